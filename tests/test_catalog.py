@@ -161,6 +161,7 @@ def test_a_llama_without_heads_of_keys_and_values_has_as_many_as_of_queries():
         ({"kind": "Llama", "hidden": 11008}, "unknown kind of model 'Llama': .* did you mean 'llama'"),
         ({}, "the hidden of mine is 0: it must be a whole number, 1 or more"),
         ({"hidden": 11008, "kv_heads": 5}, "kv_heads is 5, which does not divide 32 heads"),
+        ({"filler": -100_000}, "the filler of mine is -100000"),
         ({"hidden": 11008, "heads": 33}, "heads is 33, which does not divide 4096 numbers of a token"),
         ({"kind": "gpt", "width": 0}, "the width of mine is 0"),
     ],

@@ -1,6 +1,8 @@
 """The command line: a sentence and status 2 for wrong use, whole files or none."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from inspect import signature
@@ -229,3 +231,23 @@ def test_doctor_and_progress_answer_in_json(capfd: pytest.CaptureFixture[str]) -
     assert json.loads(capfd.readouterr().out)["torch"]
     assert cli.main(["progress", "--json"]) == 0
     assert "exercises" in json.loads(capfd.readouterr().out)
+
+
+def test_a_file_that_is_not_there_is_refused_before_torch_is_imported() -> None:
+    code = (
+        "import sys; from zerolab import cli\n"
+        "print([cli.main([command, 'missing.json']) for command in ('play', 'open', 'why')], 'torch' in sys.modules)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "[2, 2, 2] False\n"
+    assert ended.stderr.count("zerolab: 'missing.json' does not exist: check the name") == 3
+
+
+@pytest.mark.parametrize("arguments", [["progress"], ["progress", "--json"]])
+def test_a_reader_that_has_gone_ends_a_command_silently(arguments: list[str]) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)
+    command = [sys.executable, "-m", "zerolab", *arguments]
+    ended = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writes)
+    assert (ended.returncode, ended.stderr) == (128 + signal.SIGPIPE, "")

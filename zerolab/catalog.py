@@ -47,6 +47,8 @@ class Architecture:
         check_known("kind of model", self.kind, KINDS)
         for what in ("width", "heads", "depth", "context", "vocabulary"):
             check_count(f"{what} of {self.name}", getattr(self, what))
+        if self.filler:
+            check_count(f"filler of {self.name}", self.filler)
         check_divides("heads", self.heads, self.width, "numbers of a token (width)")
         if self.kind != "llama":
             return

@@ -10,14 +10,16 @@ SHORT = 16  # up to so many names are all listed; of more, only the nearest ones
 
 def check_known(what: str, given: object, known: Collection[object]) -> None:
     """Raises ValueError with the sentence of `unknown` unless `given` is one of `known`."""
-    if given not in known:
+    if given not in tuple(known):  # a list is in no set
         raise ValueError(unknown(what, given, map(str, known)))
 
 
-def check_count(what: str, given: float) -> None:
-    """Raises ValueError unless `given` is a whole number, 1 or more: 7e9 is one, and so are NumPy's."""
-    if not (isinstance(given, Real) and given >= 1 and given // 1 == given):  # false for nan and inf too
+def check_count(what: str, given: float) -> int:
+    """The same as an int. Raises ValueError unless it is a whole number, 1 or more: 7e9 is one, and so are NumPy's."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not (is_number and given >= 1 and given // 1 == given):  # false for nan and inf too
         raise ValueError(f"the {what} is {given!r}: it must be a whole number, 1 or more")
+    return int(given)
 
 
 def check_divides(name: str, count: int, of: int, what: str) -> None:
@@ -33,21 +35,22 @@ def check_fraction(what: str, given: float) -> None:
         raise ValueError(f"the {what} is {given!r}: it must be a fraction, above 0 and at most 1")
 
 
-def stage_names(stages: str | Sequence[str], known: Iterable[str]) -> list[str]:
-    """The names as a list.
+def stage_names(stages: str | Sequence[str], known: Iterable[str], what: str = "stage") -> list[str]:
+    """The names as a list; `what` they are names of.
 
     Raises:
         TypeError: anything but text or a sequence of names.
         ValueError: no name, or one that is given twice: rows and recordings go by it.
     """
     if not isinstance(stages, Iterable):
-        raise TypeError(f"stages is {stages!r}: pass names, such as ['ddp', 'zero3'] or 'ddp,zero3'")
+        some = [*known][:2]
+        raise TypeError(f"{what}s is {stages!r}: pass names, such as {some} or {','.join(some)!r}")
     names = [stage.strip() for stage in stages.split(",") if stage.strip()] if isinstance(stages, str) else list(stages)
     if not names:
-        raise ValueError(f"no stages were named: choose from {', '.join(known)}")
+        raise ValueError(f"no {what}s were named: choose from {', '.join(known)}")
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"{name} is named {names.count(name)} times: name each stage once")
+            raise ValueError(f"{name} is named {names.count(name)} times: name each {what} once")
     return names
 
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 from IPython.core.formatters import DisplayFormatter
 
 import zerolab.player
@@ -101,7 +102,15 @@ def test_each_run_has_a_line_of_its_own_and_a_guess_is_a_ghost_across_the_figure
 
 
 @pytest.mark.parametrize(
-    ("curves", "guess", "says"), [({"a": [1.0]}, 0, "guess is 0"), ({"a": [1.0, 0.0]}, 1, "a has a loss of 0.0")]
+    ("curves", "guess", "says"),
+    [
+        ({"a": [1.0]}, 0, "guess is 0"),
+        ({"a": [1.0]}, float("nan"), "guess is nan"),
+        ({"a": [1.0, 0.0]}, 1, "a has a loss of 0.0"),
+        ({"a": [1.0, float("nan")]}, None, "a has a loss of nan"),
+        ({}, 1, "no losses to draw in {}"),
+        ({"a": [1.0], "b": []}, None, "no losses to draw in"),
+    ],
 )
 def test_what_has_no_place_on_a_logarithmic_axis_is_refused(curves, guess, says):
     with pytest.raises(ValueError, match=says):
@@ -122,6 +131,13 @@ def test_the_slider_gives_the_seconds_of_each_bandwidth():
     assert "upper bound" in figures.traffic_against_bandwidth.__doc__
 
 
+def test_one_rank_is_one():
+    alone = [{**row, "world_size": 1} for row in ROWS]
+    shown = [figures.stages(alone), figures.wall(world_size=1), figures.traffic_against_bandwidth(1e9, 1, 1.0)]
+    shown += [figures.FlatPicture(torch.nn.Linear(2, 2), 1), figures.OwnersPicture([4], [0], 1)]
+    assert all(re.search(r"\b1 (rank|GPU)\b", repr(figure)) for figure in shown)
+
+
 def test_a_figure_is_the_same_text_every_time():
     first, second = (list(map(figures.html, every_figure())) for _ in range(2))
     assert first == second
@@ -132,6 +148,7 @@ def test_on_a_dark_page_a_figure_has_no_paper_of_its_own_and_its_title_the_pages
     for figure in every_figure():
         assert figure.layout.paper_bgcolor == figure.layout.plot_bgcolor == "rgba(0,0,0,0)"
         assert "color:var(--jp-content-font-color1" in figure.layout.title.text
+        assert set(re.findall(r"#\w{6}", figure.layout.title.text)) == {chart.NEUTRAL}  # in a picture, without a page
 
 
 def test_figures_and_player_share_their_colours():
@@ -240,8 +257,29 @@ def test_checkpointing_in_the_panel_needs_less_and_says_what_to_type():
     assert "use_reentrant=False" in panel.lines.value
 
 
+@pytest.mark.parametrize("world_size", [8, 512])
+def test_the_panel_begins_with_the_plan_of_the_gpus_own_link_and_the_network_between_nodes(world_size):
+    found, plan = what_fits("7b", world_size).found, theory.plan("7b", world_size)
+    assert (found.title, found.steps) == (plan.title, plan.steps)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"model": "7B"}, "unknown model '7B': did you mean '7b'"),
+        ({"world_size": 3}, "world_size is 3, and its slider has powers of two up to 1024"),
+        ({"rows": 0}, "rows is 0, and its slider has 1 to 32: theory.plan takes any number"),
+        ({"rows": 100}, "rows is 100"),
+    ],
+)
+def test_what_is_not_on_the_panels_sliders_is_refused(given, says):
+    with pytest.raises(ValueError, match=says):
+        what_fits(**given)
+
+
 def test_a_faster_network_shortens_the_sending_alone():
     panel = what_fits("gpt2-xl", 8)
+    panel.bandwidth.value = 450
     before = [panel.bars.figure.data[index].y for index in (-2, -1)]
     panel.bandwidth.value = 900
     computing, sending = (panel.bars.figure.data[index].y for index in (-2, -1))
@@ -268,8 +306,14 @@ def test_where_outputs_are_compared_the_panel_is_its_sentence(monkeypatch):
 def test_wrong_use_is_told_in_words():
     with pytest.raises(ValueError, match="give the rows of compare"):
         figures.stages([])
-    with pytest.raises(ValueError, match="compute_seconds is 0"):
-        figures.traffic_against_bandwidth(1e9, 4, 0)
+    for seconds in (0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match=f"compute_seconds is {seconds}"):
+            figures.traffic_against_bandwidth(1e9, 4, seconds)
+    for count in (0, float("nan")):
+        with pytest.raises(ValueError, match=f"the world size is {count}"):
+            figures.wall(world_size=count)
+    with pytest.raises(ValueError, match="there are no sizes"):
+        figures.memory_against_ranks(1e9, sizes=())
     with pytest.raises(ValueError, match="world size is 0"):
         figures.memory_against_ranks(1e9, sizes=(0,))
 

@@ -10,6 +10,7 @@ from torch import nn
 from zerolab import models, simulate
 from zerolab.cli import main
 from zerolab.models import Recipe
+from zerolab.recording.recording import Recording
 from zerolab.runtime.observers import holders
 
 BATCH = [(torch.ones(2, 4), torch.ones(2, 4))]
@@ -73,11 +74,21 @@ def of_real_values():
         ({"checkpointing": "full"}, ValueError, "unknown checkpointing 'full': choose one of none, selective, block"),
         ({"length": 0}, ValueError, "a batch of 1 x 0 tokens"),
         ({"precision": "fp8"}, ValueError, "unknown precision 'fp8'"),
-        ({"stages": None}, TypeError, r"stages is None: pass names, such as \['ddp', 'zero3'\]"),
+        ({"stages": None}, TypeError, r"stages is None: pass names, such as \['ddp', 'zero1'\]"),
         ({"model": lambda: 3, "batches": BATCH}, TypeError, "the function returned a int, not a torch.nn.Module"),
         ({"model": lambda: nn.Linear(4, 4), "batches": [BATCH[0][0]]}, TypeError, "batch 0 is a Tensor: pass pairs"),
         ({"stages": []}, ValueError, "no stages were named"),
-        ({"stages": "fsdp2"}, ValueError, "use compare"),
+        ({"stages": "fsdp2"}, ValueError, "use compare, on real ranks; for a model of your own fit simulates it"),
+        ({"model": "gpt-tiny", "rows": -3}, ValueError, "rows and length are .* and 'gpt-tiny' has a batch of its own"),
+        ({"model": "gpt-tiny", "length": 99999}, ValueError, "'gpt-tiny' has a batch of its own: leave them out"),
+        (
+            {"model": Branches, "batches": BATCH, "rows": 3},
+            ValueError,
+            "batches= says what a rank gets: leave them out",
+        ),
+        ({"model": "gpt2", "batches": []}, ValueError, "batches are for a function of your own"),
+        ({"model": "gpt2", "rows": True}, ValueError, "number of rows is True"),
+        ({"world_size": True}, ValueError, "world size is True"),
         ({"stages": "zero4"}, ValueError, "zero4"),
         ({"model": Branches}, ValueError, "pass batches"),
         ({"model": of_real_values, "batches": BATCH}, ValueError, "'weight' has values already"),
@@ -111,6 +122,8 @@ def test_what_cannot_be_simulated_is_said_in_a_sentence(arguments, error, says):
         (["--bandwidth", "0"], "0.0 bytes a second: it must be above 0 (50 GB/s is 50e9, 50 GiB/s is 50 * 2**30)"),
         (["--bandwidth", "-2"], "-2.0 bytes a second"),
         (["--stages", "deepspeed-3"], "use compare"),
+        (["--model", "gpt-tiny", "--rows", "7"], "'gpt-tiny' has a batch of its own: leave them out"),
+        (["--json", "a.json", "--out", "./a.json"], "--json would overwrite 'a.json', which --out names too"),
         (["--json", "nowhere/out.json"], "cannot write 'nowhere/out.json': its folder does not exist"),
         (["--model", "branches"], "needs values, and a simulated rank has none: take the branch on shapes"),
         (["--model", "peeks", "--stages", "zero3"], "reads memory of unit 'blocks.0' that was released"),
@@ -149,3 +162,10 @@ def test_a_terminal_is_told_which_stage_runs_and_a_pipe_is_not(monkeypatch, capf
     monkeypatch.setattr("zerolab.runtime.waiting.SILENCE", 0.0)
     monkeypatch.setattr("zerolab.runtime.waiting.EVERY", 0.01)
     assert told("simulate") == told("compare", "--steps", "2") == [("ddp", "(1 of 2)"), ("zero3", "(2 of 2)")]
+
+
+def test_rows_do_not_replace_the_recording_of_a_stage(tmp_path, capfd):
+    given = ["--stages", "ddp,zero3", "--model", "mlp-odd", "--world-size", "2", "--out", str(tmp_path / "run.json")]
+    assert main(["simulate", *given, "--json", str(tmp_path / "run-zero3.json")]) == 2
+    assert "--json would overwrite the recording " in capfd.readouterr().err
+    assert Recording.load(tmp_path / "run-zero3.json").info.stage == "zero3"

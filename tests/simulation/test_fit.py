@@ -156,7 +156,9 @@ def test_where_micro_batches_do_not_fit_it_advises_a_smaller_step_or_more_gpus_t
 def test_blocks_of_another_class_and_options_are_taken():
     found = fit(tied_gpt, 4, inputs=TOKENS, units="Attention", stages="fsdp2", checkpointing="none")
     assert found.blocks == "3 Attention (blocks.0.attention to blocks.2.attention)"
-    only = fit(tied_gpt, 4, inputs=TOKENS, options={"reshard_after_forward": False}, checkpointing="none")
+    only = fit(
+        tied_gpt, 4, inputs=TOKENS, options={"reshard_after_forward": False}, gpus_per_node=2, checkpointing="none"
+    )
     assert [cell.stage for cell in only.cells] == ["fsdp2", "hsdp"]
 
 
@@ -178,7 +180,7 @@ def test_a_stage_that_refuses_the_model_is_left_out_with_its_reason():
 
 
 def test_settings_name_the_blocks_and_the_mesh():
-    found = fit(llama, 4, inputs=TOKENS, stages="fsdp2,hsdp,zero2", checkpointing="none")
+    found = fit(llama, 4, inputs=TOKENS, stages="fsdp2,hsdp,zero2", gpus_per_node=2, checkpointing="none")
     assert "['LlamaBlock']" in found.settings("fsdp2")["fsdp2"]
     assert "(2, 2)" in found.settings("hsdp")["fsdp2"]
     assert found.settings("zero2")["deepspeed"]["zero_optimization"]["stage"] == 2
@@ -195,7 +197,7 @@ def test_settings_have_what_was_asked_for_or_say_that_they_lack_it():
     assert (
         "reshard_after_forward=2," in fit(llama, 4, options={"reshard_after_forward": 2}, **given).settings()["fsdp2"]
     )
-    offloaded = fit(llama, 4, options={"offload": True}, micro_batches=4, **given | {"stages": "zero2"}).settings()
+    offloaded = fit(llama, 4, micro_batches=4, **given | {"stages": "zero2"}).settings(offload=True)
     assert offloaded["deepspeed"]["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
     assert offloaded["deepspeed"]["gradient_accumulation_steps"] == 4
     assert offloaded["not covered"].startswith("4 micro-batches a step: ")
@@ -273,6 +275,9 @@ BAD = {
     "no such stage": ("train.py:make_model --inputs 4x6 --stages zero4", "unknown stage 'zero4'"),
     "no such checkpointing": ("train.py:make_model --inputs 4x6 --checkpointing all", "unknown checkpointing 'all'"),
     "too little memory": ("train.py:make_model --memory 80", "it is in bytes"),
+    "no function": ("train.py", "train.py is a file: write the function behind it, such as train.py:make_model"),
+    "a size of 0": ("train.py:make_model --inputs 0x6", "'0x6' has a size of 0: write the batch as 4x512:int64"),
+    "a length without tokens": ("train.py:make_model --inputs 4x6 --length 9", "have no tokens: leave length out"),
 }
 
 
@@ -304,7 +309,22 @@ def test_the_command_prints_the_table_the_answer_and_settings(folder, capsys):
     assert "Fits: zero2" in printed
     assert '"stage": 2' in printed
     assert cli.main([*given, "--json"]) == 0
-    assert len(json.loads(capsys.readouterr().out)) == 6
+    read = json.loads(capsys.readouterr().out)
+    assert len(read["rows"]) == 6
+    assert read["answer"].startswith("Fits: zero2")
+
+
+def test_its_json_has_all_that_it_searches_and_prints(folder, capsys):
+    given = ["fit", "train.py:make_model", "--inputs", "4x6", "--stages", "hsdp", "--checkpointing", "none"]
+    more = ["--world-size", "4", "--gpus-per-node", "2", "--most", "--settings", "--json", "found.json"]
+    assert cli.main([*given, *more]) == 0
+    printed, read = capsys.readouterr().out, json.loads((folder / "found.json").read_text())
+    assert list(read) == ["answer", "notes", "rows", "most", "settings"]
+    chosen = {"stage": "hsdp", "precision": "bf16", "checkpointing": "none"}
+    assert read["most"] == chosen | {"rows": read["most"]["rows"], "least_gpus": 4}
+    assert f"hsdp in bf16 without checkpointing: at most {read['most']['rows']} rows per rank" in printed
+    assert "and with as many rows as above on at least 4 GPUs" in printed
+    assert "(2, 2)" in read["settings"]["fsdp2"]
 
 
 @pytest.mark.slow

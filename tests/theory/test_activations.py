@@ -70,6 +70,15 @@ def test_attention_in_steps_keeps_its_matrix():
     assert saved["math"] - (saved["fused"] - result - a_row) == matrix["attention_matrix"]
 
 
+@pytest.mark.parametrize("wrong", [{"checkpointing": "full"}, {"attention": "flash"}])
+def test_what_a_block_cannot_keep_is_told(wrong):
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match=f"unknown {name} '{value}': choose one of"):
+        kept_by_a_block(GPT, 1, 10, 2, **wrong)
+    with pytest.raises(ValueError, match="unknown logits 'fp16': choose one of own, fp32, fused"):
+        at_the_loss(GPT, 1, 10, 2, "fp16")
+
+
 def test_the_logits_are_there_four_times_or_twice():
     assert at_the_loss(GPT, 1, 10, 2) == (4 * 2 * 1000, 2 * 1000)
     assert at_the_loss(GPT, 1, 10, 2, "fp32") == (4 * 4 * 1000, 4 * 1000)

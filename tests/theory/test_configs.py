@@ -19,6 +19,19 @@ def test_a_stage_or_a_checkpointing_that_is_none_is_told():
         settings("zero3", checkpointing="full")
     with pytest.raises(ValueError, match="unknown moments '8bit': choose one of fp32, 8-bit"):
         settings("zero3", moments="8bit")
+    with pytest.raises(ValueError, match=r"unknown precision 'bf17': .* did you mean 'bf16'"):
+        settings("zero3", "bf17")
+
+
+@pytest.mark.parametrize("name", ["rows", "tensor", "context", "micro_batches"])
+def test_counts_below_one_are_told(name):
+    with pytest.raises(ValueError, match=f"value of {name} is 0: it must be a whole number"):
+        settings("zero1", **{name: 0})
+
+
+def test_on_a_mesh_fsdp2_divides_by_the_ranks_that_shard():
+    assert "16 bytes a parameter, divided by all ranks" in settings("zero3")["fsdp2"]
+    assert "16 bytes a parameter, divided by the 8 ranks that shard" in settings("zero3", mesh=(2, 8))["fsdp2"]
 
 
 def test_a_system_that_lacks_a_stage_has_no_lines_for_it():

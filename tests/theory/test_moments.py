@@ -1,4 +1,4 @@
-"""The moments of a step whose optimizer has moments in 8 bits, beside a simulation of the engines."""
+"""The moments of a step in 8 bits, and those of one of several micro-batches, beside a simulation of the engines."""
 
 from dataclasses import replace
 from functools import partial
@@ -8,6 +8,7 @@ import torch
 
 from zerolab import catalog, theory
 from zerolab.simulation import architectures
+from zerolab.simulation.fit import fit
 from zerolab.simulation.run import simulate
 from zerolab.theory.moments import Job, moments, peak
 
@@ -54,3 +55,14 @@ def test_megatrons_gradient_buffer_exists_always_and_a_copy_of_it_at_the_update_
     copy = 4 if precision == "fp16" else 0
     assert found["loss"]["gradients"] == word * GPT.num_params
     assert found["update"]["gradients"] == (word + copy) * GPT.num_params
+
+
+@pytest.mark.parametrize(("stage", "kept"), [("zero2", 1 / 2), ("zero3", 1 / 2), ("zero1", 1)])
+def test_from_the_second_micro_batch_on_the_gradients_of_the_first_are_there_as_in_a_simulation(stage, kept):
+    shape = replace(catalog.architecture("gpt2"), depth=4)
+    once, added_up = (Job(shape, 2, "bf16", 16, 512, micro_batches=count) for count in (1, 2))
+    at_the_loss = [moments(job, stage)["loss"]["gradients"] for job in (once, added_up)]
+    assert at_the_loss == [0, pytest.approx(2 * shape.num_params * kept)]
+    batch = {"rows": 16, "length": 512, "checkpointing": "none", "micro_batches": 2}
+    (cell,) = fit(partial(architectures.build, shape), 2, stages=stage, **batch).cells
+    assert sum(peak(added_up, stage)[1].values()) == pytest.approx(cell.needs, rel=0.01)

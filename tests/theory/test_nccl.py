@@ -110,6 +110,44 @@ def test_over_tcp_a_step_costs_what_the_link_says():
     assert ways["ring Simple"].latency == pytest.approx(8.4e-6 + 2 * 3.4e-6 + 50e-6)
 
 
+@pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (64, 8), (8, 8)])
+@pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter"])
+def test_of_messages_for_one_rank_each_gpus_card_carries_all_that_leaves_the_node(op, ranks, nodes):
+    away = 1e9 * (1 - 1 / nodes) / NDR.bytes_per_second
+    assert away <= on(ranks, nodes).seconds(op, 1e9) < 1.03 * away
+
+
+def test_within_a_node_an_all_to_all_takes_what_a_gather_takes():
+    assert on(8, 1).seconds("all_to_all", 1e9) == on(8, 1).seconds("all_gather", 1e9)
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce", "send", "recv"])
+def test_what_one_rank_sends_or_receives_whole_is_not_divided_by_the_others(op):
+    """NCCL's tuner: nsteps is the number of ranks, so the ratio is 1; nccl-tests: bus bandwidth is S / t."""
+    for ranks in (2, 8):
+        (least,) = {1e9 / LINK_RATES["nvlink4"]}
+        assert least < on(ranks, 1).seconds(op, 1e9) < 1.02 * least
+    assert {way.name.split()[0] for way in on(16, 16).ways(op)} == {"ring"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        (lambda: on(8, 1).seconds("allreduce", 1e9), "unknown collective 'allreduce': .* did you mean 'all_reduce'"),
+        (lambda: on(8, 1).best("allreduce", 1e9), "unknown collective 'allreduce'"),
+        (lambda: on(8, 1).seconds("all_reduce", -5), "a collective over -5 bytes: give 0 or more"),
+        (lambda: on(8, 1).seconds("all_reduce", float("nan")), "a collective over nan bytes"),
+        (lambda: on(1, 1).best("all_gather", 1e9), "one rank sends nothing"),
+        (lambda: on(2, 0), "the number of nodes is 0"),
+        (lambda: on(0, 1), "the number of ranks is 0"),
+        (lambda: on(2, 4), "there are 4 nodes for 2 ranks: give each node at least one"),
+    ],
+)
+def test_a_collective_that_cannot_be_is_refused(asked, says):
+    with pytest.raises(ValueError, match=says):
+        asked()
+
+
 def test_a_ring_of_16_channels_receives_into_154_megabytes_and_with_a_tree_into_four_times_as_much():
     """A connection has 4 MiB for Simple, 512 KiB for LL, and 4.6875 MiB for LL128."""
     assert buffer_bytes() == 16 * (4_194_304 + 524_288 + 4_915_200) == 154_140_672

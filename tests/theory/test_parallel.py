@@ -287,11 +287,28 @@ def test_each_kind_of_checkpointing_says_what_it_repeats():
         (lambda: parallel.hsdp(Run(TINY, 12, node=8)), "node is 8, which does not divide 12 ranks"),
         (lambda: parallel.context(Run(TINY, 8), 0), "context is 0"),
         (lambda: parallel.context(Run(TINY, 8), 8, "ulysses"), "context is 8, which does not divide 4 heads of keys"),
+        (lambda: parallel.tensor(Run(TINY, 8), 8), "tensor is 8, which does not divide 4 heads"),
+        (lambda: parallel.pipeline(Run(TINY, 8), 8, 1), "stages is 8, and gpt-tiny has 4 blocks: give each at least"),
+        (lambda: parallel.experts(Run(TINY, 8), 7), "experts is 7, which does not divide 8 ranks"),
+        (lambda: parallel.experts(Run(TINY, 8), 8, top=-1), "number of experts of a token .top. is -1"),
+        (lambda: parallel.bubble(4, 0), "number of micro-batches is 0"),
+        (lambda: parallel.bubble(4, 4, 0), "number of chunks is 0"),
+        (lambda: Run(TINY, 8, checkpointing="full"), "unknown checkpointing 'full': choose one of none"),
+        (lambda: Run(TINY, -4), "value of world_size is -4: it must be a whole number, 1 or more"),
+        (lambda: Run(TINY, 8, rows=0), "value of rows is 0"),
+        (lambda: Run(TINY, 8, word=0), "value of word is 0"),
+        (lambda: Run(TINY, 8, node=1.5), "value of node is 1.5"),
     ],
 )
-def test_ranks_that_do_not_come_out_even_get_a_sentence(way, says):
+def test_ranks_that_do_not_come_out_even_and_runs_that_cannot_be_get_a_sentence(way, says):
     with pytest.raises(ValueError, match=says):
         way()
+
+
+def test_the_table_leaves_out_what_so_many_ranks_cannot_do():
+    table = parallel.ways(Run(catalog.architecture("gpt2"), 8))
+    assert [row["way"] for row in table] == ["ZeRO-3", "HSDP", "hpZ", "ZeRO-1 x PP 8", "ZeRO-3 x CP 8"]
+    assert parallel.ways(Run(catalog.architecture("gpt2"), 1)).title.startswith("gpt2 on 1 rank, ")
 
 
 def test_the_maps_page_has_the_table_of_what_each_way_comes_to():

@@ -167,6 +167,13 @@ def test_on_more_gpus_a_loss_without_stored_logits_is_tried_before_rows_are_divi
         assert "With world_size=16, checkpointing='block', logits='fused', tensor=8, context=2 it needs" in answer
 
 
+def test_where_a_second_shard_is_more_than_stage_2_keeps_a_no_names_that_one():
+    plan = theory.plan("llama-7b", 16, sharding="hpz", gpus_per_node=1, memory=20e9)
+    assert plan[3]["needs GB"] > plan[2]["needs GB"]
+    assert plan.answer.startswith(f"No: even zero2 needs {plan[2]['needs GB']:.1f} GB")
+    assert " zero3 needs 17.3 GB, and fits." in plan.answer
+
+
 def test_rows_are_not_divided_where_attention_keeps_its_matrix():
     with pytest.raises(ValueError, match="attention is 'math', and where ranks share a row it is fused"):
         theory.plan(LLAMA, 16, context=2, attention="math")

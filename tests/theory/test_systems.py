@@ -81,6 +81,9 @@ def test_hsdp_is_zero3_on_half_the_ranks_and_one_pass_between_the_halves():
     assert systems.state_bytes("hsdp", 1000, 8, "fp32") == theory.state_bytes("zero3", 1000, 4)
     within = theory.traffic_bytes("zero3", 1000, 4)
     assert systems.traffic_bytes("hsdp", 1000, 8, "fp32") == within + 2 * 4 * 250 // 2
+    for form in (systems.state_bytes, systems.traffic_bytes):
+        with pytest.raises(ValueError, match="unknown stage 'fsdp3': did you mean 'fsdp2', 'fsdp1' or 'hsdp'"):
+            form("fsdp3", 1000, 8, "fp32")
 
 
 @pytest.mark.parametrize(

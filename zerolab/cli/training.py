@@ -30,7 +30,7 @@ def add(commands: Any) -> None:
     simulate.add_argument(
         "--model", default="7b", help=f"one of {', '.join(catalog.ARCHITECTURES)} (default: %(default)s)"
     )
-    simulate.add_argument("--rows", type=int, default=1, help="sequences per rank (default: 1)")
+    simulate.add_argument("--rows", type=int, help="sequences per rank (default: 1)")
     simulate.add_argument("--length", type=int, help="tokens per sequence (default: the model's context)")
     simulate.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
     simulate.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
@@ -62,6 +62,7 @@ def _add_fit(commands: Any) -> None:
     fit.add_argument("model", help=what)
     fit.add_argument("--world-size", type=int, default=8, metavar="N", help="number of GPUs (default: 8)")
     fit.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
+    fit.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="hsdp shards among them (default: 8)")
     fit.add_argument("--memory", type=float, metavar="B", help="bytes of a GPU, such as 80e9 (default: the GPU's)")
     fit.add_argument("--stages", help=f"of {', '.join(theory.STAGES)}, fsdp2, hsdp, joined by commas (default: all)")
     fit.add_argument("--precision", default="bf16", help="fp32, bf16 or fp16, or several (default: bf16)")
@@ -107,6 +108,8 @@ def _keep(recordings: Any, arguments: Arguments) -> None:
         paths = recordings.save(arguments.out)
         # To stderr: the rows on stdout may go to another program.
         print(f"recorded in {', '.join(map(str, paths))}; zerolab play shows one", file=sys.stderr)
+        if arguments.json and arguments.json.resolve() in [path.resolve() for path in paths]:
+            raise ValueError(f"--json would overwrite the recording {str(arguments.json)!r}: choose another file")
 
 
 def _training(arguments: Arguments) -> dict[str, Any]:
@@ -167,20 +170,26 @@ def _simulate(arguments: Arguments) -> None:
 def _fit(arguments: Arguments) -> None:
     from zerolab.simulation import own
     from zerolab.simulation.fit import fit
+    from zerolab.simulation.needs import in_words
 
-    names = ("world_size", "gpu", "memory", "stages", "precision", "rows", "length", "units")
+    names = ("world_size", "gpu", "gpus_per_node", "memory", "stages", "precision", "rows", "length", "units")
     chosen = {name: getattr(arguments, name) for name in names}
     chosen["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",")]
     chosen["inputs"] = own.inputs_of(arguments.inputs, arguments.model)
     found = fit(arguments.model, **chosen)
+    said: dict[str, Any] = {"answer": found.answer, "notes": found.notes, "rows": found.rows}
     lines = [str(found), found.answer]
     if arguments.most:
-        cell = found.cell()
-        lines += [f"{cell.stage}, checkpointing {cell.checkpointing}: at most {found.most()} rows per rank"]
-        lines += [f"and with as many rows as above at least {found.least_gpus()} GPUs"]
+        cell, rows, least = found.cell(), found.most(), found.least_gpus()
+        which = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.checkpointing}
+        said["most"] = {**which, "rows": rows, "least_gpus": least}
+        lines += [f"{in_words(cell)}: at most {rows} rows per rank"]
+        on = f"at least {least} GPUs" if least else "no number of GPUs"
+        lines += [f"and with as many rows as above on {on}"]
     if arguments.settings:
-        lines += [f"\n{system}:\n{_text_of(text)}" for system, text in found.settings().items() if text]
-    say(arguments, found.rows, "\n".join(lines))
+        said["settings"] = found.settings()
+        lines += [f"\n{system}:\n{_text_of(text)}" for system, text in said["settings"].items() if text]
+    say(arguments, said, "\n".join(lines))
 
 
 def _text_of(settings: Any) -> str:

@@ -13,6 +13,7 @@ from zerolab.figures.what_fits import labelled
 from zerolab.models import RECIPES
 from zerolab.player.strip import NAMES
 from zerolab.player.widget import Player
+from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
 
 OPTIONS = {
@@ -70,7 +71,7 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         """Trains as chosen and shows the run beside the one before; errors are shown in the panel."""
         self.button.disabled = True
         try:
-            self._say(1, f"starting {self.world_size.value} ranks ...")
+            self._say(1, f"starting {count(self.world_size.value, 'rank')} ...")
             run = compare(
                 [self.stage.value],
                 world_size=self.world_size.value,
@@ -128,7 +129,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         recordings = [recording for run in last for recording in run.recordings.values()]
         rows: list[dict[str, Any]] = []
         for number, run in enumerate(last, start=len(self.runs) - len(last) + 1):
-            rows += [{**row, "stage": f"run {number}: {row['stage']}, {row['world_size']} ranks"} for row in run.rows]
+            ranks = count(run.rows[0]["world_size"], "rank")
+            rows += [{**row, "stage": f"run {number}: {row['stage']}, {ranks}"} for row in run.rows]
         self._draw(rows, recordings)
 
     def _draw(self, rows: list[dict[str, Any]], recordings: list[Recording]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from zerolab.engines.placement import imbalance
 from zerolab.figures.chart import INK
 from zerolab.figures.drawing import Picture, box, colour, drawing, text
+from zerolab.recording.events import count
 
 LEFT, ROW, TALL = 70, 26, 18  # where the boxes begin, pixels of a row, and of a box
 WIDE = 520  # pixels of the fullest rank's boxes
@@ -32,10 +33,10 @@ class OwnersPicture(Picture):
         ]
 
     def __repr__(self) -> str:
-        count, numel = sum(map(len, self.owned)), sum(map(sum, self.owned))
+        matrices, numel = sum(map(len, self.owned)), sum(map(sum, self.owned))
         idle = sum(not sizes for sizes in self.owned)
         return (
-            f"{count} matrices of {numel:,} elements on {len(self.owned)} ranks: the fullest owns "
+            f"{matrices} matrices of {numel:,} elements on {count(len(self.owned), 'rank')}: the fullest owns "
             f"{max(map(sum, self.owned)):,}, {self.imbalance:.2f} times the mean, and {idle} own nothing"
         )
 

@@ -6,6 +6,7 @@ jumps. Sizes are bytes, with GB = 1e9. Needs `pip install zerolab[lab]`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
+from math import inf
 from typing import Any
 
 import plotly.graph_objects as go
@@ -13,7 +14,8 @@ from plotly.subplots import make_subplots
 
 from zerolab import catalog, theory
 from zerolab.figures.chart import COLOURS, FONT, GRID, NEUTRAL, Chart, finished, line, marker, rounded, words
-from zerolab.names import stage_names
+from zerolab.names import check_count, stage_names
+from zerolab.recording.events import count
 from zerolab.recording.host import HostMemory
 from zerolab.theory.moments import PARTS
 from zerolab.theory.planner import Plan
@@ -44,12 +46,11 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
                 marker=marker(category),
                 hovertemplate="%{x}: %{y:,} bytes",
             )
-    ranks = every[0]["world_size"]
     # "3.5 MB", not "3.5M", which would be read as parameters.
     figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
     figure.update_yaxes(ticksuffix="B", rangemode="tozero")
     held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
-    title = f"State a rank on {ranks} rank{'s' * (ranks > 1)}: measured, and beside it the formula"
+    title = f"State a rank on {count(every[0]['world_size'], 'rank')}: measured, and beside it the formula"
     notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
     return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if _agrees(every) else "")
 
@@ -70,8 +71,9 @@ def wall(
         gpu: a card of the catalog.
         precision: "fp32", "bf16" or "fp16".
 
-    Raises ValueError for an unknown name.
+    Raises ValueError for an unknown name, or a count below 1.
     """
+    check_count("world size", world_size)
     chosen = stage_names(stages, theory.STAGES)
     num_params, card = catalog.architecture(model).num_params, catalog.gpu(gpu)
     sizes = [2**power for power in range(11)]
@@ -100,7 +102,8 @@ def wall(
     title = f"State of {num_params:,} parameters in {precision}, against what a card has"
     found = ", ".join(f"{stage} {text}" for stage, text in zip(chosen, shown["text"][-1], strict=True))
     notice = "Activations and buffers come on top. Move the slider: what is not divided does not shrink."
-    return finished(figure, "wall", title, f"On {start:,} GPUs: {found}; one {gpu} has {limit:.1f} GB.", notice=notice)
+    gpus = f"{start:,} GPU{'s' * (start > 1)}"
+    return finished(figure, "wall", title, f"On {gpus}: {found}; one {gpu} has {limit:.1f} GB.", notice=notice)
 
 
 def slider(steps: list[dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
@@ -120,8 +123,10 @@ def memory_against_ranks(
 ) -> Chart:
     """Bytes of state per rank by formula against the number of ranks, one line per stage; both axes are logarithmic.
 
-    `num_params` counts elements. Source: `theory.state_bytes`, which raises ValueError for what cannot be.
+    `num_params` counts elements. Source: `theory.state_bytes`. Raises ValueError as that does, or without any `sizes`.
     """
+    if not len(sizes):
+        raise ValueError("there are no sizes: give numbers of ranks, such as (1, 2, 4, 8)")
     figure = go.Figure()
     for stage in theory.STAGES:
         total = [sum(theory.state_bytes(stage, num_params, size, precision).values()) for size in sizes]
@@ -144,13 +149,13 @@ def traffic_against_bandwidth(
     Args:
         num_params: elements of the model.
         world_size: number of ranks.
-        compute_seconds: seconds of a step without any communication; ValueError unless positive.
+        compute_seconds: seconds of a step without any communication; ValueError unless above 0, and finite.
         precision: "fp32", "bf16" or "fp16".
 
     A step sends `theory.traffic_bytes`, which takes bytes / bandwidth seconds, without latency. Overlap would hide some
     of it: this is the upper bound.
     """
-    if compute_seconds <= 0:
+    if not 0 < compute_seconds < inf:
         raise ValueError(f"compute_seconds is {compute_seconds!r}: give the seconds that a step computes, above 0")
     sent = {stage: theory.traffic_bytes(stage, num_params, world_size, precision) for stage in theory.STAGES}
     figure = go.Figure()
@@ -175,7 +180,7 @@ def traffic_against_bandwidth(
     # On the slowest network the bars exceed the axis: one that holds them would make all others invisible.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
-    title = f"A step of {num_params:,.0f} parameters on {world_size} ranks against bandwidth"
+    title = f"A step of {num_params:,.0f} parameters on {count(world_size, 'rank')} against bandwidth"
     more = sent["zero3"] / sent["ddp"] if sent["ddp"] else 1.0
     notice = f"zero3 sends {more:.3g} times what ddp sends; what that costs depends on the network."
     caption = f"Seconds of sending at {BANDWIDTHS[start] / 1e9:g} GB a second: {waits}."
@@ -192,14 +197,19 @@ def losses(
         title: above the figure, and in its caption.
         guess: where a reader expects a line to end, drawn as a ghost at this height; None draws none.
 
-    Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0.
+    Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0, or infinite;
+    and where there is no loss to draw.
     """
-    if guess is not None and not guess > 0:
+    if not curves or not all(map(len, curves.values())):
+        raise ValueError(f"there are no losses to draw in {curves!r:.60}: give each run its loss after each step")
+    if guess is not None and not 0 < guess < inf:
         raise ValueError(f"guess is {guess!r}: the axis is logarithmic, so give a number above 0, such as 1e-6")
     figure = go.Figure()
     for (name, values), (colour, dash) in zip(curves.items(), cycle(RUN_LINES)):
-        if not min(values) > 0:
-            raise ValueError(f"{name} has a loss of {min(values)!r}: the axis is logarithmic, so all must be above 0")
+        if wrong := [value for value in values if not 0 < value < inf]:
+            raise ValueError(
+                f"{name} has a loss of {wrong[0]!r}: the axis is logarithmic, so all must be above 0 and finite"
+            )
         steps = list(range(1, len(values) + 1))
         figure.add_scatter(name=name, x=steps, y=list(values), mode="lines", line={"color": colour, "dash": dash})
     if guess is not None:

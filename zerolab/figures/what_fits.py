@@ -9,6 +9,7 @@ from zerolab.catalog import GIB
 from zerolab.figures import chart, plots
 from zerolab.figures.live import LiveFigure
 from zerolab.moved import renamed
+from zerolab.names import check_known
 from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import as_json
@@ -20,6 +21,8 @@ CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11
 MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
 KERNELS = ("eager", "compiled", "tuned")
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
+LINKS = {"its own": 0, **{f"{rate:g}": rate for rate in BANDWIDTHS}}  # 0: the GPU's link, and the network
+MOST_ROWS = 32
 
 
 def labelled(name: str, toggles: Any) -> Any:
@@ -36,13 +39,21 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     found: Plan
 
     def __init__(self, model: str = "7b", world_size: int = 8, rows: int = 1) -> None:
+        check_known("model", model, catalog.ARCHITECTURES)
+        begins = (
+            ("world_size", world_size, WORLD_SIZES, f"powers of two up to {WORLD_SIZES[-1]}"),
+            ("rows", rows, range(1, MOST_ROWS + 1), f"1 to {MOST_ROWS}"),
+        )
+        for name, given, known, said in begins:
+            if given not in known:
+                raise ValueError(f"{name} is {given!r}, and its slider has {said}: theory.plan takes any number")
         self.model = widgets.Dropdown(options=tuple(catalog.ARCHITECTURES), value=model, description="model")
         self.world_size = widgets.SelectionSlider(options=WORLD_SIZES, value=world_size, description="GPUs")
         self.memory = widgets.SelectionSlider(options=MEMORY.items(), value=79.11 * GIB, description="memory")
-        self.bandwidth = widgets.SelectionSlider(options=BANDWIDTHS, value=450, description="GB a second")
+        self.bandwidth = widgets.SelectionSlider(options=LINKS.items(), value=0, description="GB a second")
         self.precision = widgets.ToggleButtons(options=("bf16", "fp16", "fp32"))
         self.checkpointing = widgets.ToggleButtons(options=CHECKPOINTING)
-        self.rows = widgets.IntSlider(rows, 1, 32, description="rows per rank")
+        self.rows = widgets.IntSlider(rows, 1, MOST_ROWS, description="rows per rank")
         self.kernels = widgets.Dropdown(options=KERNELS, description="kernels")
         self.answer, self.sensitivity = (widgets.HTML() for _ in "12")  # a Label would not wrap these sentences
         self.fsdp2, self.deepspeed, self.lines = (
@@ -73,7 +84,7 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             self.model.value,
             self.world_size.value,
             self.memory.value,
-            self.bandwidth.value * 1e9,
+            self.bandwidth.value * 1e9 or None,
             self.precision.value,
             rows=self.rows.value,
             checkpointing=self.checkpointing.value,
@@ -118,6 +129,8 @@ def what_fits(model: str = "7b", world_size: int = 8, rows: int = 1) -> Planner:
     Args:
         model: a name of `catalog.ARCHITECTURES`, to begin with.
         world_size: number of GPUs to begin with, a power of two up to 1024.
-        rows: sequences per rank, to begin with.
+        rows: sequences per rank, to begin with, up to 32.
+
+    Raises ValueError for what is not on the sliders.
     """
     return Planner(model, world_size, rows)

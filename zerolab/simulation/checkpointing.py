@@ -36,6 +36,8 @@ def checkpoint_blocks(model: nn.Module, checkpointing: Checkpointing, units: lis
     """
     names = [unit for unit in dict.fromkeys(flat.unit for flat in partition(model, 1, units)) if unit != ROOT]
     chosen = checkpointing if isinstance(checkpointing, Mapping) else {"*": checkpointing}
+    if not chosen:
+        raise ValueError('checkpointing names no block: write {"*": "block"}, or "none" for none of them')
     for pattern, how in chosen.items():
         if not callable(how) and how not in CHECKPOINTING:
             raise ValueError(f"unknown checkpointing {how!r}: choose one of {', '.join(CHECKPOINTING)}")

@@ -5,6 +5,9 @@ card's rate that matrix multiplications reach, or as its bytes at a part of the 
 (Williams, Waterman, Patterson 2009, "Roofline"). Computing that overlaps a collective loses part of the collective's
 time, since both want the same memory and cores. The model leaves out compiler fusion, and the host's own time unless
 `operation_seconds` gives it. The parts were fitted to published runs (`zerolab.theory.seconds.FITTED`, `MEMORY_PART`).
+
+`theory.plan`'s seconds are another model's. The two differ most under ddp, where each rank lays out, casts and divides
+whole flats: here such operations run at `MEMORY_PART`, too, which was fitted with them.
 """
 
 from collections.abc import Sequence

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from zerolab import theory
-from zerolab.engines.partition import partition
 from zerolab.names import check_count, check_known
 from zerolab.simulation import own
-from zerolab.simulation.needs import TERMS, Cell, Question, effort, in_words, name_of, options_of, row_of
+from zerolab.simulation.fsdp2 import SIMULATED
+from zerolab.simulation.needs import TERMS, Cell, Question, check_options, effort, in_words, name_of, options_of, row_of
 from zerolab.tables import Table, Value
-from zerolab.theory import systems
+from zerolab.theory import forms, systems
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import settings
 
-MOST = 2**20
-GPUS = tuple(2**power for power in range(13))
+MOST = 2**20  # rows or tokens; no greater answer is looked for
+DIVIDED = ("zero3", *SIMULATED)  # stages of whose parameters a rank keeps a part
+GPUS = tuple(1 << power for power in range(13))
 
 
 class Fit(Table):
     """What `fit` found: a table with a row for each stage, precision and checkpointing, and what follows from it.
 
     `needs` is the sum of the terms before it (`needs.TERMS`), in bytes; `lacks` what is missing of `usable`, which is
-    the GPU's memory less CUDA's own; `first` what to change first; `blocks` says which modules travel as one;
-    `notes` says what is missing.
+    the GPU's memory less CUDA's own; `first` what to change first, None where `answer` says what helps; `blocks` says
+    which modules travel as one; `notes` says what is missing.
     """
 
     def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
@@ -73,21 +73,26 @@ class Fit(Table):
             rows.append(row | {"needs": cell.needs, "reserved": as_it_is, "in expandable segments": expandable})
         return Table(rows, self._title(), sizes=["needs", "reserved", "in expandable segments"])
 
-    def cell(self, stage: str | None = None, checkpointing: str | None = None) -> Cell:
+    def cell(self, stage: str | None = None, checkpointing: str | None = None, precision: str | None = None) -> Cell:
         """One row as it was simulated; by default the first that fits, or the one that needs least.
 
-        Raises ValueError for a stage or checkpointing that the table does not have.
+        Raises ValueError for a stage, checkpointing or precision that the table does not have, or not together.
         """
-        if stage is not None:
-            check_known("stage of this table", stage, {cell.stage for cell in self.cells})
-        if checkpointing is not None:
-            check_known("checkpointing of this table", checkpointing, {cell.checkpointing for cell in self.cells})
-        chosen = [c for c in self.cells if stage in (None, c.stage) and checkpointing in (None, c.checkpointing)]
+        chosen = self.cells
+        for what, name in (("stage", stage), ("checkpointing", checkpointing), ("precision", precision)):
+            if name is not None:
+                check_known(f"{what} of this table", name, list(dict.fromkeys(getattr(c, what) for c in chosen)))
+                chosen = [cell for cell in chosen if getattr(cell, what) == name]
         fitting = [cell for cell in self.fitting if cell in chosen]
         return fitting[0] if fitting else min(chosen, key=lambda cell: cell.needs)
 
     def over(
-        self, name: str, values: Iterable[Any], stage: str | None = None, checkpointing: str | None = None
+        self,
+        name: str,
+        values: Iterable[Any],
+        stage: str | None = None,
+        checkpointing: str | None = None,
+        precision: str | None = None,
     ) -> Table:
         """The same row with something changed: one row for each value.
 
@@ -95,21 +100,28 @@ class Fit(Table):
             name: "rows", "length", "world_size", "units" (a class, or a list of names), "micro_batches", "precision",
                 "checkpointing", or an option of the engine, such as "reshard_after_forward".
             values: what to put in its place.
-            stage: of the table; None takes what `cell` takes, as for `checkpointing`.
+            stage: of the table; None takes what `cell` takes, as for `checkpointing` and `precision`.
             checkpointing: of the table.
+            precision: of the table.
         """
-        chosen = self.cell(stage, checkpointing)
+        chosen = self.cell(stage, checkpointing, precision)
         cells = [(value, self._changed(chosen, name, value)) for value in values]
         rows = [{name: name_of(value)} | row_of(cell, self.usable, None, several=False) for value, cell in cells]
         return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
 
-    def most(self, name: str = "rows", stage: str | None = None, checkpointing: str | None = None) -> int:
-        """The most "rows" per rank, or the greatest "length" of a row, that fits; 0 if not even one does.
+    def most(
+        self,
+        name: str = "rows",
+        stage: str | None = None,
+        checkpointing: str | None = None,
+        precision: str | None = None,
+    ) -> int:
+        """The most "rows" per rank, or the greatest "length" of a row, that fits, up to 2**20; 0 if not even one does.
 
-        Raises ValueError for another name, or if the model could not be run as shapes.
+        Raises ValueError for another name, a length of rows without tokens, or if the model could not be run as shapes.
         """
         check_known("size to enlarge", name, ("rows", "length"))
-        chosen = self.cell(stage, checkpointing)
+        chosen = self.cell(stage, checkpointing, precision)
         if chosen.recording is None:
             raise ValueError(f"what fits is unknown: {self.notes[-1]}")
         return self._most(chosen, name)
@@ -121,7 +133,9 @@ class Fit(Table):
             return self._fits(self._changed(chosen, name, value, **same))
 
         high = 1
-        while high <= MOST and fits(high):
+        while fits(high):
+            if high >= MOST:
+                return MOST
             high *= 2
         low = high // 2
         while high - low > 1:
@@ -129,30 +143,54 @@ class Fit(Table):
             low, high = (middle, high) if fits(middle) else (low, middle)
         return low
 
-    def least_gpus(self, stage: str | None = None, checkpointing: str | None = None) -> int | None:
-        """The fewest GPUs, a power of two, on which it fits with the same rows per rank; None if 4096 do not help."""
-        return self._least_gpus(self.cell(stage, checkpointing))
+    def least_gpus(
+        self, stage: str | None = None, checkpointing: str | None = None, precision: str | None = None
+    ) -> int | None:
+        """The fewest GPUs on which it fits with the same rows per rank: a power of two, under hsdp of whole nodes.
+
+        None if 4096 GPUs do not help, or 4096 nodes.
+        """
+        return self._least_gpus(self.cell(stage, checkpointing, precision))
 
     def _least_gpus(self, chosen: Cell, **same: Any) -> int | None:
         """The fewest GPUs on which it fits, where all that is in `same` is changed with them."""
-        counts = [count for count in GPUS if chosen.stage != "hsdp" or count > 1]
-        # With more GPUs no rank needs more, so a few counts stand for all.
-        place = bisect_left(counts, 1, key=lambda count: self._fits(self._changed(chosen, "world_size", count, **same)))
-        return counts[place] if place < len(counts) else None
+        node, needs = self.question.hardware.gpus_per_node, []
+        for count in [node * nodes for nodes in GPUS[1:]] if chosen.stage == "hsdp" else GPUS:
+            try:
+                cell = self._changed(chosen, "world_size", count, **same)
+            except ValueError:  # too few for `reshard_after_forward`, say
+                continue
+            if self._fits(cell):
+                return count
+            needs.append(cell.needs)
+            # It is constant + sharded / N, or more by padding: all that twice as many would save, and twice as many
+            # again, is at most what this doubling saved. The first may have begun to communicate.
+            if len(needs) > 2 and 2 * needs[-1] - needs[-2] > self.usable:
+                return None
+        return None
 
-    def units(self, stage: str | None = None) -> Table:
+    def units(self, stage: str | None = None, precision: str | None = None) -> Table:
         """What each unit holds: parameters, whole and one rank's; and what its forward keeps, by checkpointing."""
-        chosen = [cell for cell in self.cells if cell.stage == self.cell(stage).stage]
-        word = theory.BYTES_PER_PARAMETER[chosen[0].precision]["parameters"]
+        first = self.cell(stage, precision=precision)
+        alike = [c for c in self.cells if (c.stage, c.precision) == (first.stage, first.precision)]
+        word, is_divided = theory.BYTES_PER_PARAMETER[first.precision]["parameters"], first.stage in DIVIDED
+        of_shards = forms.FP32_BYTES if first.stage in SIMULATED else word  # FSDP2's are its masters
         rows = []
-        for flat in partition(self.question.model(), self.question.world_size, self.question.units):
-            kept = {f"kept, {c.checkpointing}": c.seen["kept"].get(flat.unit) for c in chosen if c.recording}
-            rows.append({"unit": flat.name, "whole": flat.numel * word, "one rank's": flat.shard_numel * word, **kept})
-        return Table(rows, f"bytes of each unit under {chosen[0].stage}", sizes=list(rows[0])[1:])
+        for flat in self.question.flats(first.stage):
+            ones = flat.shard_numel * of_shards if is_divided else flat.numel * word
+            kept = {f"kept, {c.checkpointing}": c.seen["kept"].get(flat.unit) for c in alike if c.recording}
+            rows.append({"unit": flat.name, "whole": flat.numel * word, "one rank's": ones, **kept})
+        return Table(rows, f"bytes of each unit under {first.stage} in {first.precision}", sizes=list(rows[0])[1:])
 
-    def modules(self, count: int = 10, stage: str | None = None, checkpointing: str | None = None) -> Table:
+    def modules(
+        self,
+        count: int = 10,
+        stage: str | None = None,
+        checkpointing: str | None = None,
+        precision: str | None = None,
+    ) -> Table:
         """The modules whose forward keeps the most activations for backward, innermost modules first."""
-        cell = self.cell(stage, checkpointing)
+        count, cell = check_count("number of modules", count), self.cell(stage, checkpointing, precision)
         kept: dict[str, int] = cell.seen["kept"]
         leaves = {name: size for name, size in kept.items() if not any(each.startswith(f"{name}.") for each in kept)}
         leaves.pop("root", None)
@@ -162,34 +200,44 @@ class Fit(Table):
         )
 
     def offload(self) -> Table:
-        """The rows if the optimizer were in main memory: what a card then needs, and what the host must provide."""
+        """The rows if the optimizer were in main memory: what a GPU then needs, and each rank of its host."""
         rows: list[dict[str, Any]] = [
             {
                 "stage": cell.stage,
+                "precision": cell.precision,
                 "checkpointing": cell.checkpointing,
                 "needs": cell.needs,
                 "with offload": cell.with_offload,
                 "saves": cell.needs - cell.with_offload,
-                "in main memory": cell.terms["optimizer_state"],
+                "in main memory": cell.in_main_memory,
             }
             for cell in self.cells
         ]
-        return Table(rows, "optimizer on the CPU", sizes=["needs", "with offload", "saves", "in main memory"])
+        title = "optimizer in main memory; all bytes are one rank's, also those in main memory"
+        return Table(rows, title, sizes=["needs", "with offload", "saves", "in main memory"])
 
-    def settings(self, stage: str | None = None, checkpointing: str | None = None) -> dict[str, Any]:
+    def settings(
+        self,
+        stage: str | None = None,
+        checkpointing: str | None = None,
+        precision: str | None = None,
+        *,
+        offload: bool = False,
+    ) -> dict[str, Any]:
         """The same in FSDP2, Accelerate, DeepSpeed and Megatron to paste, as `theory.settings` returns it."""
-        cell, question, options = self.cell(stage, checkpointing), self.question, dict(self.question.options)
+        cell, question = self.cell(stage, checkpointing, precision), self.question
+        options = dict(question.options)
         # What FSDP2 keeps gathered until backward is its stage 2; a number is the ranks of a second shard.
         reshard = options.pop("reshard_after_forward", True)
         form = "zero2" if reshard is False else systems.FORMS.get(cell.stage, cell.stage)
-        is_known = cell.checkpointing in CHECKPOINTING
+        is_known, shards = cell.checkpointing in CHECKPOINTING, question.shards(cell.stage)
         found = settings(
             form,
             cell.precision,
             question.own.rows(question.rows),
             cell.checkpointing if is_known else "none",
-            offload=bool(options.pop("offload", False)),
-            mesh=(2, question.world_size // 2) if cell.stage == "hsdp" else None,
+            offload=offload,
+            mesh=(question.world_size // shards, shards) if cell.stage == "hsdp" else None,
             second_shard=None if isinstance(reshard, bool) else reshard,
             micro_batches=question.micro_batches,
         )
@@ -205,7 +253,7 @@ class Fit(Table):
         return found
 
     def _changed(self, cell: Cell, name: str, value: Any, **same: Any) -> Cell:
-        question, precision, checkpointing = self.question, cell.precision, cell.checkpointing
+        question, precision, checkpointing = self.question, cell.precision, cell.policy
         if name == "precision":
             return question.cell(cell.stage, value, checkpointing)
         if name == "checkpointing":
@@ -213,16 +261,19 @@ class Fit(Table):
         if name == "units":
             return question.but(units=own.blocks_of(question.model(), value)).cell(cell.stage, precision, checkpointing)
         if name in ("rows", "length", "world_size", "micro_batches"):
-            check_count(name, value)
-            return question.but(**same, **{name: value}).cell(cell.stage, precision, checkpointing)
-        check_known(f"option of {cell.stage}", name, options_of(cell.stage))
+            changed = {**same, name: check_count(name, value)}
+            return question.but(**changed).cell(cell.stage, precision, checkpointing)
+        check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
         return question.but(options={**question.options, name: value}).cell(cell.stage, precision, checkpointing)
 
     def _fits(self, cell: Cell) -> bool:
         return cell.recording is not None and cell.needs <= self.usable
 
     def _first(self, cell: Cell) -> str | None:
-        """What to change first in a row that lacks memory: one thing, if that is enough, otherwise two."""
+        """What to change first in a row that lacks memory: one thing, if that is enough, otherwise two.
+
+        None where nothing in the table fits: `answer` says what would.
+        """
         if self._fits(cell) or cell.recording is None:
             return None
         alike = [other for other in self.fitting if other.precision == cell.precision]
@@ -231,7 +282,7 @@ class Fit(Table):
             parts = [other.stage] * (other.stage != cell.stage)
             parts += [f"checkpointing {other.checkpointing}"] * (other.checkpointing != cell.checkpointing)
             return ", ".join(parts)
-        return "fewer rows, or more GPUs"
+        return None
 
     def _remedy(self) -> str:
         """What helps where nothing fits: fewer rows, the optimizer in main memory, more GPUs."""

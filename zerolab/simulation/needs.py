@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,8 @@ from torch import nn
 from zerolab import theory
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
-from zerolab.engines.partition import partition
+from zerolab.engines.partition import FlatLayout, partition
+from zerolab.names import check_known
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.runtime.waiting import waiting
@@ -25,7 +26,7 @@ from zerolab.simulation.fake import world
 from zerolab.simulation.fsdp2 import SIMULATED
 from zerolab.simulation.own import Own
 from zerolab.simulation.run import STEPS, Prepared, collecting_new_garbage_only, execute
-from zerolab.theory import systems
+from zerolab.theory import forms
 from zerolab.theory.allocator import Allocator
 
 STAGES = (*theory.STAGES, *SIMULATED)
@@ -40,6 +41,14 @@ AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
 """What to try first, as practitioners do: shard what costs no extra traffic; recompute a little; gather parameters,
 which sends half as much again; recompute whole blocks, a third more arithmetic."""
 
+ELSEWHERE = {
+    "offload": "here all memory is the GPU's; ask found.offload(), and write it with found.settings(offload=True)",
+    "precision": "give it to fit itself, as precision=",
+    "units": "give them to fit itself, as units=",
+    "lr": "no size depends on it",
+}
+"""What engines take and the options of `fit` do not, and what to do instead."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -53,6 +62,7 @@ class Cell:
     seconds: float | None
     recording: RankRecording | None
     seen: dict[str, Any]
+    policy: Checkpointing  # what `checkpointing` is the name of
 
     @property
     def needs(self) -> int:
@@ -67,11 +77,29 @@ class Cell:
 
     @property
     def with_offload(self) -> int:
-        """Bytes of the peak if the optimizer and its state were in main memory."""
+        """Bytes of the peak if the optimizer and its state were in main memory; under FSDP2 the shards are, too.
+
+        FSDP2's reduced gradients are counted although they leave, so there it is that much at most.
+        """
         if self.recording is None:
             raise ValueError("the model could not be run as shapes: its peak without the optimizer is unknown")
+        moved = self.state["optimizer_state"] + (self.state["parameters"] if self.stage in SIMULATED else 0)
         phases = self.recording.info.peaks
-        return max(sum(live.values()) - live["optimizer_state"] for name, live in phases.items() if name != "step")
+        return max(sum(live.values()) for name, live in phases.items() if name != "step") - moved
+
+    @property
+    def in_main_memory(self) -> int:
+        """Bytes of this rank in main memory then: what the optimizer updates, its gradients, and its state."""
+        if self.stage in SIMULATED:  # all that is sharded
+            return sum(self.state.values())
+        # Masters, their gradients and Adam's two moments are of one size and dtype.
+        return 4 * self.state["optimizer_state"] // (2 if self.precision == "fp32" else 3)
+
+    @property
+    def state(self) -> dict[str, int]:
+        """Bytes of the model state at the update, by category."""
+        found = self.recording and self.recording.info.state
+        return found or self.terms
 
 
 @dataclass(frozen=True)
@@ -92,10 +120,17 @@ class Question:
 
     def cell(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
         """One simulated rank under this. Raises ValueError for anything that the stage cannot do with the model."""
-        systems.check(stage, self.world_size, precision)
-        key = stage, precision, name_of(checkpointing)
+        if stage == "hsdp" and not has_nodes(self.world_size, self.hardware.gpus_per_node):
+            raise ValueError(
+                f"hsdp shards among the GPUs of a node, and {self.world_size} are not several nodes of "
+                f"{self.hardware.gpus_per_node}: give gpus_per_node, which divides them, or take fsdp2"
+            )
+        name = name_of(checkpointing)
+        # Not by its name, which several functions may have.
+        by = tuple(checkpointing.items()) if isinstance(checkpointing, Mapping) else checkpointing
+        key = stage, precision, by
         if key not in self.known:
-            text = f"{stage}, {precision}, checkpointing {key[2]}: two steps of rank 0 of {self.world_size}"
+            text = f"{stage}, {precision}, checkpointing {name}: two steps of rank 0 of {self.world_size}"
             with waiting(text), collecting_new_garbage_only():
                 self.known[key] = self._run(stage, precision, checkpointing)
         return self.known[key]
@@ -103,6 +138,14 @@ class Question:
     def but(self, **changed: Any) -> Question:
         """The same with something changed, and no answers yet."""
         return replace(self, **changed, known={})
+
+    def shards(self, stage: str) -> int:
+        """Among how many ranks a stage shards what it shards."""
+        return self.hardware.gpus_per_node if stage == "hsdp" else self.world_size
+
+    def flats(self, stage: str) -> list[FlatLayout]:
+        """The model's units as the stage divides them."""
+        return partition(self.model(), self.shards(stage), self.units)
 
     def model(self) -> nn.Module:
         """The model as shapes."""
@@ -140,20 +183,35 @@ class Question:
             ) from error
         terms = _terms(recording, seen["buffers and batch"])
         moment = _highest(recording)
-        return Cell(stage, precision, name_of(checkpointing), terms, moment, costs["seconds"], recording, seen)
+        name, seconds = name_of(checkpointing), costs["seconds"]
+        return Cell(stage, precision, name, terms, moment, seconds, recording, seen, checkpointing)
 
     def _state_only(self, stage: str, precision: str, checkpointing: Checkpointing, why: str) -> Cell:
         """What is known about a model that cannot be run without values: its state, in closed form."""
-        flats = partition(self.model(), self.world_size, self.units)
+        flats = self.flats(stage)
         count, trained = (sum(flat.numel for flat in flats if every or not flat.frozen) for every in (True, False))
-        of_shards = precision if stage not in SIMULATED else "fp32"  # FSDP2's shards are fp32 and its masters
-        terms = systems.state_bytes(stage, count, self.world_size, of_shards, trained=trained)
-        return Cell(stage, precision, name_of(checkpointing), terms, "not run", None, None, {"why": why, "kept": {}})
+        form, of_shards = (stage, precision) if stage not in SIMULATED else ("zero3", "fp32")  # shards are masters
+        terms = forms.state_bytes(form, count, self.shards(stage), of_shards, trained=trained)
+        name, seen = name_of(checkpointing), {"why": why, "kept": {}}
+        return Cell(stage, precision, name, terms, "not run", None, None, seen, checkpointing)
+
+
+def has_nodes(world_size: int, gpus_per_node: int) -> bool:
+    """Whether there are several nodes: hybrid sharding is among the ranks of one, as in `theory.plan`."""
+    return 1 < gpus_per_node < world_size and world_size % gpus_per_node == 0
+
+
+def check_options(what: str, options: Iterable[str], known: list[str]) -> None:
+    """Raises ValueError for an option that is not known, with its place if it is given elsewhere."""
+    for option in options:
+        if option in ELSEWHERE:
+            raise ValueError(f"options cannot have {option}: {ELSEWHERE[option]}")
+        check_known(what, option, known)
 
 
 def options_of(stage: str) -> list[str]:
-    """The options that a stage's engine has, those of its optimizer left out."""
-    unfit = ("self", "model", "optimizer_cls", "optimizer_keywords", "units", "precision", "arguments", "others")
+    """The options that a stage's engine has, without what is given elsewhere."""
+    unfit = (*ELSEWHERE, "self", "model", "optimizer_cls", "optimizer_keywords", "arguments", "others")
     return [name for name in inspect.signature(ENGINES[stage]).parameters if name not in unfit]
 
 
@@ -181,8 +239,10 @@ def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: P
             recorder.lay_out(*seen["allocators"])
 
     def after(name: str, *_: Any) -> None:
-        # Only of the first forward: those of a checkpoint run within backward.
-        seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
+        # Only of step 2's first forward: in step 1 what FSDP2 gathers is not known as a parameter before it is used,
+        # and those of a checkpoint run within backward.
+        if forwards["root"] > micro_batches:
+            seen["kept"].setdefault(name, recorder.live()["activations"] - entered[name])
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(partial(before, name or "root"))

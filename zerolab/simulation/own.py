@@ -76,6 +76,7 @@ class Own:
         if self.inputs is None:
             tokens = torch.zeros(rows or 1, self.length(length), dtype=torch.int64, device=META)
             return ({"input_ids": tokens, "labels": tokens.clone()} if self.labelled else tokens), None
+        self.length(length)
         inputs, targets = resized((self.inputs, self.targets), rows, length)
         return inputs, targets
 
@@ -84,11 +85,17 @@ class Own:
         return rows or (1 if self.inputs is None else tensors_in(self.inputs)[0].shape[0])
 
     def length(self, length: int | None) -> int:
-        """Tokens of a row, 0 where rows are not of tokens."""
+        """Tokens of a row, 0 where rows are not of tokens; then it refuses any `length`."""
         if self.inputs is None:
             return length or min(self.longest or LENGTH, LENGTH)
         first = tensors_in(self.inputs)[0]
-        return length or (first.shape[1] if first.dim() > 1 and not first.is_floating_point() else 0)
+        tokens = first.shape[1] if first.dim() > 1 and not first.is_floating_point() else 0
+        if length and not tokens:
+            raise ValueError(
+                f"the length is {length}, and rows of {in_words(first)} have no tokens: leave length out, and give "
+                "inputs of the size that you mean"
+            )
+        return length or tokens
 
 
 def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> Own:
@@ -142,7 +149,10 @@ def from_file(path: Path, name: str) -> Any:
     known = [each for each, value in made.items() if callable(value) and getattr(value, "__module__", "") == spec.name]
     if name not in made:
         what = f"function of {path.name}"
-        raise ValueError(unknown(what, name, known) if known else f"{path.name} defines no function: write one in it")
+        if not known:
+            raise ValueError(f"{path.name} defines no function: write one in it")
+        nameless = f"{path.name} is a file: write the function behind it, such as {path.name}:{known[0]}"
+        raise ValueError(unknown(what, name, known) if name else nameless)
     return made[name]
 
 
@@ -154,7 +164,9 @@ def inputs_of(text: str | None, model: str) -> Any:
     if text is None:
         return None
     sizes, _, dtype = text.partition(":")
-    if all(size.isdigit() for size in sizes.split("x")):
+    if all(size.isdecimal() for size in sizes.split("x")):
+        if 0 in map(int, sizes.split("x")):
+            raise ValueError(f"{text!r} has a size of 0: write the batch as 4x512:int64 or 8x3x224x224")
         known = getattr(torch, dtype or "float32", None)
         if not isinstance(known, torch.dtype):
             raise ValueError(f"{dtype!r} is no dtype of torch: write the batch as 4x512:int64 or 8x3x224x224")

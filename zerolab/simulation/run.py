@@ -23,7 +23,7 @@ from zerolab.comparison import ADAMW, LEARNING_RATE, Comparison, Training, row_o
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
-from zerolab.names import stage_names
+from zerolab.names import check_count, stage_names
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
@@ -32,7 +32,7 @@ from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import timed, world
-from zerolab.simulation.fsdp2 import engine_of
+from zerolab.simulation.fsdp2 import SIMULATED, engine_of
 from zerolab.simulation.shapes import META
 from zerolab.theory import muon, systems
 from zerolab.theory.seconds import FITTED
@@ -48,9 +48,10 @@ UNEQUAL = ("muon-owners", "muon-rows")  # stages whose ranks own shares of diffe
 class Simulation(Comparison):
     """What `simulate` found: recordings, and rows like those of `compare`, but `losses` [] and `wire_bytes` None.
 
-    `step_seconds` and the times in the recordings are a cost model's, whose assumptions are in `hardware`. A recording
-    holds rank 0, which ran, and up to seven ranks that are derived from it; `rows` cover all N. Of muon-owners and
-    muon-rows the first eight ranks run, and `rows` cover those; the seconds are the slowest one's.
+    `step_seconds` and the times in the recordings are a cost model's, whose assumptions are in `hardware`, and another
+    than that of `theory.plan`. A recording holds rank 0, which ran, and up to seven ranks that are derived from it;
+    `rows` cover all N. Of muon-owners and muon-rows the first eight ranks run, and `rows` cover those; the seconds are
+    the slowest one's.
     """
 
     hardware: Hardware
@@ -64,7 +65,7 @@ def simulate(
     batches: Sequence[Batch] | None = None,
     precision: str = "fp32",
     moments: str = "fp32",
-    rows: int = 1,
+    rows: int | None = None,
     length: int | None = None,
     checkpointing: str = "none",
     gpu: str = "h100",
@@ -86,8 +87,8 @@ def simulate(
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
         precision: "fp32", "bf16" or "fp16".
         moments: "fp32" as AdamW keeps them, or "8-bit" (`AdamW8bit`), which ddp, zero1, zero2 and zero3 take.
-        rows: sequences per rank, for the catalog's models.
-        length: tokens per sequence; None takes the model's full context. A Llama may be given more.
+        rows: sequences per rank, for the catalog's models; None takes 1.
+        length: tokens per sequence, for those too; None takes the model's full context. A Llama may be given more.
         checkpointing: what backward recomputes of each block: "none", "block" for all of it, or "selective" for all
             but attention and every second matrix multiplication.
         gpu: a name of `catalog.GPUS`; its memory is no limit here.
@@ -101,11 +102,13 @@ def simulate(
 
     Raises:
         ValueError: an unknown name (with the nearest ones), a precision that the GPU does not have, counts below 1, a
-            bandwidth that is not above 0, a utilisation outside (0, 1].
+            bandwidth that is not above 0, a utilisation outside (0, 1], a batch that the model does not take.
         RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
             in a process group.
     """
+    world_size = check_count("world size", world_size)
     chosen = _checked(stages, world_size, precision, moments)
+    _check_batch(model, batches, rows, length)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
     hardware.gpu.rate(precision)  # refused here, before anything is executed
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
@@ -142,10 +145,21 @@ def _checked(stages: str | Sequence[str], world_size: int, precision: str, momen
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         if stage in ENGINES and stage not in STAGES:
-            raise ValueError(f"{stage} is not one of {', '.join(STAGES)}, and runs on real ranks: use compare")
+            also = "; for a model of your own fit simulates it" if stage in SIMULATED else ""
+            raise ValueError(f"{stage} is not one of {', '.join(STAGES)}: use compare, on real ranks{also}")
         systems.state_bytes(stage, 1, world_size, precision)
         systems.check_moments(stage, precision, moments)
     return chosen
+
+
+def _check_batch(model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None) -> None:
+    """Refuses what would be ignored: rows and length are of the catalog's models, batches of your own."""
+    of_catalog = isinstance(model, str) and model not in models.RECIPES
+    if not of_catalog and not rows is length is None:
+        own = f"{model!r} has a batch of its own" if isinstance(model, str) else "batches= says what a rank gets"
+        raise ValueError(f"rows and length are for the models of the catalog, and {own}: leave them out")
+    if isinstance(model, str) and batches is not None:
+        raise ValueError(f"batches are for a function of your own: leave them out, or pass one in place of {model!r}")
 
 
 def _hardware(
@@ -157,7 +171,7 @@ def _hardware(
 
 
 def _prepare(
-    model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None, checkpointing: str
+    model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None, checkpointing: str
 ) -> Prepared:
     """The module and one rank's batch, all of them shapes; called where new tensors have no memory."""
     built, inputs, targets = _build(model, batches, rows, length)
@@ -165,7 +179,7 @@ def _prepare(
     return built, inputs, targets
 
 
-def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, length: int | None) -> Prepared:
+def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None) -> Prepared:
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
             real = models.batches(model, 1, 0, 1)[0]
@@ -173,6 +187,7 @@ def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int, lengt
         return models.build(model), inputs, targets
     if isinstance(model, str):
         architecture = catalog.architecture(model)
+        rows = 1 if rows is None else check_count("number of rows", rows)
         batch = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
         return architectures.build(architecture), batch, torch.zeros_like(batch)
     models.check_source(model)
@@ -235,7 +250,8 @@ def execute(
         model, inputs, targets = made = prepare()
         with timed(shapes, meter), Recorder(clock=clock.now, simulated=True) as recorder:
             begun(recorder, made)
-            engine = engine_of(stage)(model, ADAMW[moments], lr=LEARNING_RATE, precision=precision, **options)
+            kind = engine_of(stage, hardware.gpus_per_node)
+            engine = kind(model, ADAMW[moments], lr=LEARNING_RATE, precision=precision, **options)
             shapes.engine = engine
             with systems.shown_at_updates(engine if stage in muon.PLACED else None) as shown:
                 for _ in range(STEPS):  # the last one is reported

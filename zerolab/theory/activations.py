@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from zerolab.names import check_known
 from zerolab.theory.forms import FP32_BYTES
 
 if TYPE_CHECKING:
@@ -59,7 +60,11 @@ def kept_by_a_block(
         * `attention_matrix`: only with "math", the output of the softmax, `heads * length` numbers per token.
         * `mlp`: the inputs and outputs of each function in it: eight widths, or four times `hidden`.
         * `matrices`: only with "selective", the results of every second matrix multiplication.
+
+    Raises ValueError for an unknown checkpointing or attention.
     """
+    check_known("checkpointing", checkpointing, CHECKPOINTING)
+    check_known("attention", attention, ATTENTION)
     tokens, width = rows * length, shape.width
     found = {"input": word * width * tokens // tensor}
     if checkpointing == "block":
@@ -101,7 +106,10 @@ def at_the_loss(
 
     There are four: the logits, the logarithms of their softmax, and the gradients of both. The logits themselves stay
     as long as the training loop holds the model's output. Of `tensor` ranks each has a part of the vocabulary.
+
+    Raises ValueError for logits that are none of `LOGITS`.
     """
+    check_known("logits", logits, LOGITS)
     numbers = shape.vocabulary * rows * length // tensor
     if logits == "fused":
         return 2 * word * numbers, word * numbers

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from zerolab.moved import renamed
-from zerolab.names import check_known
+from zerolab.names import check_count, check_known
 from zerolab.theory.activations import CHECKPOINTING, LOGITS
-from zerolab.theory.forms import MOMENTS
+from zerolab.theory.forms import BYTES_PER_PARAMETER, MOMENTS
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
@@ -58,12 +58,16 @@ def settings(
         None; "not covered": sentences about what no setting does, so that your own code has to, or None. In bf16 the
         systems differ in bytes per parameter: see `schemes`.
 
-    Raises ValueError for an unknown stage, checkpointing, moments or logits.
+    Raises ValueError for an unknown stage, precision, checkpointing, moments or logits, or a count below 1.
     """
     check_known("stage", stage, DEEPSPEED)
+    check_known("precision", precision, BYTES_PER_PARAMETER)
     check_known("checkpointing", checkpointing, CHECKPOINTING)
     check_known("moments", moments, MOMENTS)
     check_known("logits", logits, LOGITS)
+    counts = {"rows": rows, "tensor": tensor, "context": context, "micro_batches": micro_batches}
+    for name, count in counts.items():
+        check_count(f"value of {name}", count)
     second_shard = second_shard if stage == "zero3" else None
     is_whole = tensor == context == 1
     # DDP keeps its optimizer on the GPU, and DeepSpeed moves one only from stage 1 on.
@@ -114,6 +118,7 @@ def on_mesh(text: str, replicas: int, shards: int) -> str:
     mesh = f'mesh = init_device_mesh("cuda", ({replicas}, {shards}), mesh_dim_names=("replicate", "shard"))\n'
     for what in ("block", "model"):
         text = text.replace(f"fully_shard({what}, ", f"fully_shard({what}, mesh=mesh, ")
+    text = text.replace("divided by all ranks", f"divided by the {shards} ranks that shard")
     return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
 
 

@@ -38,9 +38,9 @@ class Job:
 
     `tensor` ranks of a node divide each matrix, `context` times as many each sequence; the rows are theirs together.
     `offload`: the optimizer's state lies in main memory, and is updated there; of the scheme fsdp2 all shards do
-    (torch's `CPUOffloadPolicy`).
+    (torch's `CPUOffloadPolicy`). Of several `micro_batches` all but the first find the gradients of those before.
 
-    Raises ValueError for a name that they do not have, or ranks that cannot be grouped so.
+    Raises ValueError for a name that they do not have, a count below 1, or ranks that cannot be grouped so.
     """
 
     shape: Architecture
@@ -58,15 +58,16 @@ class Job:
     tensor: int = 1
     context: int = 1
     gpus_per_node: int = 8
+    micro_batches: int = 1
 
     def __post_init__(self) -> None:
         for name, known in _OPTIONS.items():
             check_known(name, getattr(self, name), known)
         stages_of(self.scheme)
-        for what, count in (("world size", self.world_size), ("number of GPUs in a node", self.gpus_per_node)):
-            check_count(what, count)
+        for name in _COUNTS:
+            # 8.0 is a count, but in a title it is 8.
+            object.__setattr__(self, name, check_count(f"value of {name}", getattr(self, name)))
         # Tensor parallelism has to come out even, and must not leave the node.
-        check_count("number of ranks that divide each matrix (tensor)", self.tensor)
         heads, in_a_node = self.shape.kv_heads or self.shape.heads, min(self.world_size, self.gpus_per_node)
         for what, count in (("GPUs", self.world_size), ("GPUs of a node", in_a_node), ("heads", heads)):
             check_divides("tensor", self.tensor, count, what)
@@ -105,7 +106,9 @@ _OPTIONS = {
     "logits": LOGITS,
     "moments": tuple(MOMENTS),
     "sharding": SHARDING,
+    "offload": (False, True),  # "no" would count as True
 }
+_COUNTS = ("world_size", "rows", "length", "tensor", "context", "gpus_per_node", "micro_batches")
 
 
 def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
@@ -150,6 +153,8 @@ class _Step:
         self.block, self.root, self.whole = (
             word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
+        # What the micro-batches before have left, which this one's gradients are added to.
+        self.before = self.whole * self._kept_of_a_gradient() if job.micro_batches > 1 else 0
         # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
         self.waiting = word * shape.vocabulary * shape.width / tensor
         keeps = partial(kept_by_a_block, shape, *job.batch, attention=job.attention, tensor=tensor)
@@ -169,7 +174,7 @@ class _Step:
         """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
         gathered = self._gathered(0) + self._second(self.depth)
-        yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, 0)
+        yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, self.before)
         # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
         for number in sorted({last, max(last - 1, 0), 0}):
             yield f"backward of blocks.{number}", self._within(number)
@@ -213,14 +218,14 @@ class _Step:
         return self.second * (blocks if self.job.scheme == "fsdp2" else always)
 
     def _reduced(self, number: int) -> float:
-        """Bytes of the gradients of the blocks after `number`, as the stage keeps them."""
-        return (self.depth - 1 - number) * self.block * self._kept_of_a_gradient()
+        """Bytes of the gradients of the blocks after `number`, or of all before this micro-batch, as they are kept."""
+        return self.before or (self.depth - 1 - number) * self.block * self._kept_of_a_gradient()
 
     def _root_gradients(self) -> float:
         """The root's, as autograd left them and in the flat, and all others."""
         # A tied output has a gradient of its own, which is then added to the embedding's.
         tied = self.waiting if self.job.shape.kind == "gpt" else 0
-        return (self.whole - self.root) * self._kept_of_a_gradient() + 2 * self.root + tied
+        return (self.before or (self.whole - self.root) * self._kept_of_a_gradient()) + 2 * self.root + tied
 
     def _kept_of_a_gradient(self) -> float:
         """The part of a gradient's bytes that stays until the update."""

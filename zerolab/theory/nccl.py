@@ -10,8 +10,9 @@ trade latency for bandwidth. The others have conditions:
 * trees, and NVLS within the nodes of a tree, only for an all-reduce.
 
 An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
-four fifths of the datasheet's; what goes over the network is bounded by all of a node's cards together. Links that are
-not NCCL's (`catalog.Link`s of one's own) carry a plain ring at their own rate.
+four fifths of the datasheet's; what goes over the network is bounded by all of a node's cards together, or, where each
+message is for one rank alone, by the card of each GPU. Links that are not NCCL's (`catalog.Link`s of one's own) carry a
+plain ring at their own rate.
 
 Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h.
 Left out: the rounding to whole channels in search.cc, and the table that corrects trees for medium sizes. We compiled
@@ -24,8 +25,12 @@ from dataclasses import dataclass
 from math import log2
 
 from zerolab.catalog import GB, Link
+from zerolab.names import check_count, check_known
 
 PASSES = {"all_reduce": 2, "barrier": 2}  # every other collective is one
+FROM_ONE = ("broadcast", "reduce", "send", "recv")  # of which one rank sends or receives the whole
+ONE_TO_ONE = ("all_to_all", "gather", "scatter", "send", "recv")  # whose messages are each for one rank alone
+OPS = (*PASSES, "all_gather", "reduce_scatter", *dict.fromkeys((*FROM_ONE, *ONE_TO_ONE)))
 LINK_RATES = {"nvlink2": 120 * GB, "nvlink3": 240 * GB, "nvlink-a800": 160 * GB, "nvlink4": 370.8 * GB}
 LINK_RATES["nvlink5"] = 721.8 * GB
 """Bytes a second of a node's ring: links a GPU times topo.h's 20, 20, 20, 20.6 and 40.1 GB/s."""
@@ -82,13 +87,22 @@ class Way:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network does the sums."""
+    """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network does the sums.
+
+    Raises ValueError for a count below 1, or more nodes than ranks.
+    """
 
     ranks: int
     nodes: int
     link: Link
     network: Link
     sharp: bool = False
+
+    def __post_init__(self) -> None:
+        check_count("number of ranks", self.ranks)
+        check_count("number of nodes", self.nodes)
+        if self.nodes > self.ranks:
+            raise ValueError(f"there are {self.nodes} nodes for {self.ranks} ranks: give each node at least one")
 
     @property
     def per_node(self) -> float:
@@ -105,17 +119,26 @@ class Group:
         return between if self.per_node == 1 else min(within, between)
 
     def seconds(self, op: str, nbytes: float) -> float:
-        """How long `op` over a whole buffer of `nbytes` takes."""
+        """How long `op`, one of `OPS`, over a whole buffer of `nbytes` takes; of an all-to-all that is each rank's.
+
+        Raises ValueError for another, or bytes below 0.
+        """
+        check_known("collective", op, OPS)
+        if not nbytes >= 0:
+            raise ValueError(f"a collective over {nbytes!r} bytes: give 0 or more")
         return self.best(op, nbytes).seconds(nbytes) if self.ranks > 1 else 0.0
 
     def best(self, op: str, nbytes: float) -> Way:
-        """The way that the tuner chooses. Raises ValueError for one rank, which sends nothing."""
+        """The way that the tuner chooses. Raises ValueError as `ways`."""
         return min(self.ways(op), key=lambda way: way.seconds(nbytes))
 
     def ways(self, op: str) -> Iterator[Way]:
-        """All that the tuner considers."""
+        """All that the tuner considers. Raises ValueError for an unknown collective, or one rank, which sends none."""
+        check_known("collective", op, OPS)
+        if self.ranks == 1:
+            raise ValueError("one rank sends nothing, so there is no way to choose: ask for two or more ranks")
         yield from self._rings(op)
-        if op == "all_to_all":  # each message is for one rank alone: nothing to add up or to pass on
+        if op in FROM_ONE or op in ONE_TO_ONE:  # neither trees nor the switch have them
             return
         if op in PASSES:
             yield from self._trees()
@@ -128,10 +151,11 @@ class Group:
         passes = PASSES.get(op, 1)
         outer = passes * (self.nodes - 1)
         inner = passes * (self.ranks - 1) - outer
-        share = self.ranks / (passes * (self.ranks - 1))
+        share = 1.0 if op in FROM_ONE else self.ranks / (passes * (self.ranks - 1))
+        rate = self._own_rate(op) if op in ONE_TO_ONE else self.rate
         if not self._is_nccl(self.network if self.nodes > 1 else self.link):
             latency = inner * self.link.latency_seconds + outer * self.network.latency_seconds
-            yield Way("ring", latency, self.rate * share)
+            yield Way("ring", latency, rate * share)
             return
         for name, protocol in self._protocols(RING).items():
             network = protocol.network if self._is_direct() else self.network.latency_seconds
@@ -142,7 +166,14 @@ class Group:
             latency = protocol.base + inner * max(protocol.link, overhead) + outer * network
             if name == "Simple" and passes == 2 and self.nodes > 1:
                 latency *= PLATEAU
-            yield Way(f"ring {name}", latency, self._limited(name, self.rate * protocol.part) * share)
+            yield Way(f"ring {name}", latency, self._limited(name, rate * protocol.part) * share)
+
+    def _own_rate(self, op: str) -> float:
+        """Bytes a second of what a rank sends to others, where its own card carries all that leaves the node."""
+        if self.nodes == 1:
+            return self.rate
+        away = 1.0 if op in FROM_ONE else (self.ranks - self.per_node) / (self.ranks - 1)
+        return min(LINK_RATES.get(self.link.name, self.link.bytes_per_second), self.network.bytes_per_second / away)
 
     def _trees(self) -> Iterator[Way]:
         if self.nodes == 1 or not self._is_direct():

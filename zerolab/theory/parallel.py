@@ -18,13 +18,16 @@ with Ψ parameters, N ranks, G of them in a node, L blocks, A bytes of activatio
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from zerolab.catalog import Architecture
 from zerolab.names import check_count, check_divides, check_known
 from zerolab.tables import Table, Value
-from zerolab.theory.activations import kept_by_a_block
+from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
 from zerolab.theory.forms import FP32_BYTES
 
 AGAIN = {"none": 0, "selective": 1, "block": 1}
@@ -59,6 +62,8 @@ class Run:
         word: bytes of a number that is gathered, reduced or exchanged.
         state: bytes per parameter of parameters, gradients and optimizer state together.
         checkpointing: one of `activations.CHECKPOINTING`.
+
+    Raises ValueError for another, or a count below 1.
     """
 
     shape: Architecture
@@ -69,6 +74,11 @@ class Run:
     word: int = 2
     state: int = 16
     checkpointing: str = "block"
+
+    def __post_init__(self) -> None:
+        check_known("checkpointing", self.checkpointing, CHECKPOINTING)
+        for name in ("world_size", "rows", "length", "node", "word", "state"):
+            check_count(f"value of {name}", getattr(self, name))
 
     @property
     def held(self) -> float:
@@ -130,6 +140,7 @@ def tensor(run: Run, ranks: int) -> Bytes:
     block's output, which backward does not need. Both "selective" and "block" repeat them.
     """
     check_divides("tensor", ranks, min(run.world_size, run.node), "ranks of a node")
+    check_divides("tensor", ranks, run.shape.kv_heads or run.shape.heads, "heads")
     exchanged = (8 + 3 * run.again) * run.shape.depth * one_pass(run.hidden, ranks)
     others = run.world_size // ranks
     sent = {"all": 3 * one_pass(run.model / ranks, others), "node": exchanged}
@@ -147,6 +158,10 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
     check_known("stage within a pipeline", stage, ("zero1", "zero3"))
     check_divides("stages", stages, run.world_size, "ranks")
     check_count("number of micro-batches", micro_batches)
+    if stages > run.shape.depth:
+        raise ValueError(
+            f"stages is {stages}, and {run.shape.name} has {run.shape.depth} blocks: give each at least one"
+        )
     others, part = run.world_size // stages, run.model / stages
     passes = 2 if stage == "zero1" else micro_batches + 2
     whole = 2 * part  # parameters and gradients, which in "zero3" are there beside the shards
@@ -159,6 +174,8 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
 
 def bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
     """The time that a pipeline's stages stand idle, as a part of the time they compute: (P - 1)/M, over `chunks`."""
+    for name, count in {"stages": stages, "micro-batches": micro_batches, "chunks": chunks}.items():
+        check_count(f"number of {name}", count)
     return (stages - 1) / (micro_batches * chunks)
 
 
@@ -193,6 +210,8 @@ def experts(run: Run, ranks: int, top: int = 1) -> float:
     by the router's weight, whose gradient needs it (Switch, equation 2). What a rank holds of the experts is a part of
     them, 16Ψ/n of those blocks.
     """
+    check_divides("experts", ranks, run.world_size, "ranks")
+    check_count("number of experts of a token (top)", top)
     return 2 * (2 + run.again) * one_pass(top * run.hidden, ranks)
 
 
@@ -200,23 +219,25 @@ def ways(run: Run) -> Table:
     """One rank under each way, in GB: what it holds of the state and of activations, and what it sends in a step.
 
     As many ranks as a node has divide matrices, blocks or the sequence; a pipeline has as many micro-batches of `rows`.
+    Without those ways that so many ranks cannot go, such as eight that would divide twelve heads.
     """
     ranks = _node(run)
-    found = {
-        "ZeRO-3": zero3(run),
-        "HSDP": hsdp(run),
-        "hpZ": hpz(run),
-        f"ZeRO-3 x TP {ranks}": tensor(run, ranks),
-        f"ZeRO-1 x PP {ranks}": pipeline(run, ranks, ranks),
-        f"ZeRO-3 x CP {ranks}": context(run, ranks),
+    known: dict[str, Callable[[Run], Bytes]] = {
+        "ZeRO-3": zero3,
+        "HSDP": hsdp,
+        "hpZ": hpz,
+        f"ZeRO-3 x TP {ranks}": partial(tensor, ranks=ranks),
+        f"ZeRO-1 x PP {ranks}": partial(pipeline, stages=ranks, micro_batches=ranks),
+        f"ZeRO-3 x CP {ranks}": partial(context, ranks=ranks),
     }
     rows: list[dict[str, Value]] = []
-    for name, way in found.items():
-        sent = {f"to {whom}": nbytes / 1e9 for whom, nbytes in way.sent.items()}
-        rows.append({"way": name, "state": way.state / 1e9, "activations": way.activations / 1e9, **sent})
-    return Table(
-        rows, f"{run.shape.name} on {run.world_size} ranks, {run.rows} x {run.length:,} tokens; GB of one rank"
-    )
+    for name, form in known.items():
+        with suppress(ValueError):
+            way = form(run)
+            sent = {f"to {whom}": nbytes / 1e9 for whom, nbytes in way.sent.items()}
+            rows.append({"way": name, "state": way.state / 1e9, "activations": way.activations / 1e9, **sent})
+    on = f"{run.world_size} rank{'s' * (run.world_size > 1)}"
+    return Table(rows, f"{run.shape.name} on {on}, {run.rows} x {run.length:,} tokens; GB of one rank")
 
 
 def _node(run: Run) -> int:

@@ -9,6 +9,7 @@ the seconds depend on it. GB is 1e9 bytes.
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 from zerolab import catalog
@@ -21,6 +22,7 @@ from zerolab.theory.forms import FP32_BYTES
 from zerolab.theory.moments import Job, peak, state_of
 
 LEAST = 1e6  # bytes, or bytes per second: a smaller number was meant in another unit
+NETWORK = "infiniband-ndr"
 
 
 class Plan(Table):
@@ -38,7 +40,7 @@ class Plan(Table):
         highest = {stage: peak(job, stage) for stage in stages}
         self.parts = {stage: parts for stage, (_, parts) in highest.items()}
         rows = [_row(job, stage, highest[stage], self.usable, self.steps[stage]) for stage in stages]
-        super().__init__(rows, _title(job, setting.gpu.name, memory), times=True)
+        super().__init__(rows, _title(job, setting, memory), times=True)
 
     @property
     def fitting(self) -> list[str]:
@@ -51,28 +53,36 @@ class Plan(Table):
         if self.fitting:
             lacking = [f"{row['stage']} lacks {row['missing GB']:.1f} GB" for row in self if not row["fits"]]
             return f"Fits: {', '.join(self.fitting)}." + (f" {', '.join(lacking)}." if lacking else "")
-        # The last stage shards the most, so what it lacks is what is missing.
-        row = self[-1]
+        row = self._least
         return (
             f"No: even {row['stage']} needs {row['needs GB']:.1f} GB of the {self.usable / 1e9:.1f} GB that CUDA "
             f"leaves of each GPU, {row['missing GB']:.1f} GB are missing. {self._remedy}"
         )
 
     @property
+    def _least(self) -> dict[str, Value]:
+        """The stage that needs least, of equal ones the last."""
+        # Usually that which shards the most; but a second shard may be more than zero2 keeps, and on one GPU whatever
+        # is gathered comes on top.
+        return min(self.rows[::-1], key=lambda row: float(row["needs GB"] or 0))
+
+    @property
     def remedies(self) -> Table:
         """What to change first if the stage that shards the most does not fit: what each saves, and costs in time."""
         rows = remedies.table(self.job, self.setting, self.usable, str(self[-1]["stage"]))
-        return Table(rows, f"what to try, under {self[-1]['stage']}")
+        times = "" if self.setting.utilisation is None else "; times without the quoted utilisation"
+        return Table(rows, f"what to try, under {self[-1]['stage']}{times}")
 
     @property
     def _remedy(self) -> str:
-        """The first of what people try that helps."""
+        """The first of what people try that helps the stage that shards the most."""
         stage = str(self[-1]["stage"])
+        it = "it" if self._least["stage"] == stage else stage
         for job in remedies.ladder(self.job, self.usable, stage):
             if (need := remedies.needs(job, stage)) <= self.usable:
-                return f"With {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB, and fits."
+                return f"With {remedies.difference(self.job, job)} {it} needs {need / 1e9:.1f} GB, and fits."
         return (
-            f"More GPUs would not help: with {remedies.difference(self.job, job)} it needs {need / 1e9:.1f} GB. Take "
+            f"More GPUs would not help: with {remedies.difference(self.job, job)} {it} needs {need / 1e9:.1f} GB. Take "
             "larger ones or shorter rows."
         )
 
@@ -82,7 +92,7 @@ class Plan(Table):
         stage = self.fitting[0] if self.fitting else str(self[-1]["stage"])
         step, setting = self.steps[stage], self.setting
         shape = replace(self.job.shape, context=self.job.length)
-        tokens = setting.rows * shape.context / setting.tensor / setting.context
+        tokens = setting.micro_batches * setting.rows * shape.context / setting.tensor / setting.context
         reached = seconds.quoted_flops(shape) * tokens / step.total / setting.rate
         low, high = seconds.PUBLISHED_UTILISATION[seconds.chip(setting.gpu)]
         fused = seconds.step(shape, stage, replace(setting, kernels="compiled", utilisation=None)).total
@@ -107,7 +117,7 @@ class Plan(Table):
         mesh = (job.world_size // shards, shards) if shards < job.world_size else None
         more: dict[str, Any] = {"offload": job.offload, "mesh": mesh, "tensor": job.tensor}
         more |= {"context": job.context, "second_shard": job.gpus_per_node if job.sharding == "hpz" else None}
-        more |= {"moments": job.moments, "logits": job.logits}
+        more |= {"moments": job.moments, "logits": job.logits, "micro_batches": job.micro_batches}
         return settings(chosen, job.precision, job.rows, job.checkpointing, **more)
 
 
@@ -127,7 +137,7 @@ def plan(
     logits: str = "own",
     gpu: str = "h100",
     kernels: str = "eager",
-    network: str = "infiniband-ndr",
+    network: str = NETWORK,
     gpus_per_node: int = 8,
     utilisation: float | None = None,
     moments: str = "fp32",
@@ -135,6 +145,7 @@ def plan(
     sharding: str = "full",
     tensor: int = 1,
     context: int = 1,
+    micro_batches: int = 1,
 ) -> Plan:
     """One row per stage: bytes per GPU at the peak, whether they fit, what is missing if they do not, and seconds.
 
@@ -150,9 +161,9 @@ def plan(
             matrix multiplication) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18, in fp16 20)
             or "fsdp2" (16); only the stages of the scheme are planned.
-        attention: "fused", or "math", which stores its matrix.
+        attention: "fused", or "math", which stores its matrix; of bytes alone, for seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), or by one kernel ("fused").
+            do), or by one kernel ("fused"); of bytes alone, for seconds are those of "fp32".
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
@@ -165,17 +176,24 @@ def plan(
         tensor: how many GPUs of a node divide each matrix, and the sequence outside of them (tensor and sequence
             parallelism); ZeRO divides what each of them has among all others that have the same part.
         context: how many GPUs divide each sequence, in a ring (context parallelism); the state is divided as without.
+        micro_batches: how many, of `rows` each, add up to a step.
 
-    Raises ValueError for an unknown name, a count below 1, bytes below a million, a utilisation outside (0, 1], GPUs
-    or heads that `tensor` does not divide, GPUs or tokens that `context` does not divide, or nodes that are not full.
+    Raises:
+        ValueError: an unknown name, a count below 1, bytes below a million, memory that CUDA takes whole, a utilisation
+            outside (0, 1], GPUs or heads that `tensor` does not divide, GPUs or tokens that `context` does not divide,
+            or nodes that are not full.
+        TypeError: a model that is neither a name nor a shape, or a number that is none.
     """
+    if not isinstance(model, str | Architecture):
+        raise TypeError(f"the model is {model!r:.60}: give a name of the catalog, such as '7b', or a shape")
+    _check_numbers(memory=memory, bandwidth=bandwidth, utilisation=utilisation, length=length)
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     memory = device.memory_bytes if memory is None else memory
     _check_sizes(memory, bandwidth)
     ring = None if bandwidth is None else catalog.Link("given", bandwidth, 0.0, "the caller")
     between = ring or catalog.link(network)
     same: dict[str, Any] = {"rows": rows, "precision": precision, "checkpointing": checkpointing, "tensor": tensor}
-    same |= {"context": context, "gpus_per_node": gpus_per_node, "offload": offload}
+    same |= {"context": context, "gpus_per_node": gpus_per_node, "offload": offload, "micro_batches": micro_batches}
     own: dict[str, Any] = {"kernels": kernels, "utilisation": utilisation, "link": ring, "scheme": scheme}
     own |= {"hybrid": sharding == "hybrid", "second_shard": sharding == "hpz"}
     if schemes.reduces_in_fp32(scheme, precision):
@@ -212,12 +230,25 @@ def _row(
     }
 
 
-def _title(job: Job, gpu: str, memory: float) -> str:
+def _title(job: Job, setting: seconds.Setting, memory: float) -> str:
     """What was asked, with every option that is not the default, so that plans can be told apart."""
-    plain = Job(job.shape, job.world_size, job.precision, 1, job.shape.context, gpus_per_node=job.gpus_per_node)
-    changed = remedies.difference(plain, job)
-    title = f"{job.shape.name} on {job.world_size} {gpu}, {job.precision}, {memory / 1e9:.4g} GB each"
-    return f"{title}, {changed}" if changed else title
+    changed = remedies.difference(Job(job.shape, job.world_size, job.precision, 1, job.shape.context), job)
+    given = {"kernels": repr(setting.kernels), "utilisation": repr(setting.utilisation)}
+    if setting.link is None:
+        given["network"] = repr(setting.network.name)
+    else:
+        given["bandwidth"] = f"{setting.link.bytes_per_second / 1e9:g}e9"
+    usual = {"kernels": "'eager'", "utilisation": "None", "network": repr(NETWORK)}
+    told = [changed, *(f"{name}={value}" for name, value in given.items() if value != usual.get(name))]
+    title = f"{job.shape.name} on {job.world_size} {setting.gpu.name}, {job.precision}, {memory / 1e9:.4g} GB each"
+    return ", ".join(filter(None, [title, *told]))
+
+
+def _check_numbers(**given: Any) -> None:
+    """Raises TypeError for what is no number."""
+    for name, value in given.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
+            raise TypeError(f"{name} is {value!r}: pass a number")
 
 
 def _check_sizes(memory: float, bandwidth: float | None) -> None:
@@ -230,3 +261,8 @@ def _check_sizes(memory: float, bandwidth: float | None) -> None:
     for name, value, unit, example in sizes:
         if value is not None and not value >= LEAST:
             raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")
+    if memory <= catalog.CONTEXT_BYTES:
+        taken = f"{catalog.CONTEXT_BYTES:,.0f}"
+        raise ValueError(
+            f"the memory is {memory!r} bytes, and CUDA takes {taken} of a GPU's: give those of a larger one"
+        )

@@ -1,9 +1,10 @@
 """What to try where a model does not fit, in the order in which people try it, what it saves and costs. No torch.
 
-First come a line of code and some computing (checkpointing), smaller micro-batches, and a loss without stored logits;
-then what touches the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each
-matrix within a node, each row); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first
-two, keeps both, and adds the others one by one and all together.
+First come a kernel in place of attention's matrix, a line of code and some computing (checkpointing), smaller
+micro-batches, of which each keeps the gradients of those before, and a loss without stored logits; then what touches
+the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each matrix within a
+node, each row); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first three, keeps them,
+and adds the others one by one and all together.
 """
 
 from __future__ import annotations
@@ -36,17 +37,24 @@ def difference(one: Job, other: Job) -> str:
 
 def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
     """The job with one thing changed, in the order in which it is tried; of micro-batches the largest that fits."""
+    if job.attention == "math":
+        yield replace(job, attention="fused")
     for name in CHECKPOINTING[CHECKPOINTING.index(job.checkpointing) + 1 :]:
         yield from _possible(job, checkpointing=name)
     if job.rows > 1:
         # Fewer rows never need more, so the first count that fits is found by halving.
         fewer = range(job.rows - 1, 0, -1)
-        fits = bisect_left(fewer, True, key=lambda rows: needs(replace(job, rows=rows), stage) <= usable)
-        yield from _possible(job, rows=max(1, job.rows - 1 - fits))
+        fits = bisect_left(fewer, True, key=lambda rows: needs(_added_up(job, rows), stage) <= usable)
+        yield _added_up(job, max(1, job.rows - 1 - fits))
     yield from _of_the_optimizer(job)
     yield from _divided(job, stage)
     yield from _by_more_ranks(job, "context")
     yield from _possible(job, world_size=2 * job.world_size)
+
+
+def _added_up(job: Job, rows: int) -> Job:
+    """The job with so many rows at once, and as many micro-batches more as its step then takes."""
+    return replace(job, rows=rows, micro_batches=-(-job.rows * job.micro_batches // rows))
 
 
 def _possible(job: Job, **changed: Any) -> Iterator[Job]:
@@ -83,10 +91,11 @@ def _by_more_ranks(job: Job, option: str) -> Iterator[Job]:
 
 
 def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
-    """Jobs to try until one fits: recomputing and smaller micro-batches alone, then one thing after the other."""
-    alone = changes(job, usable, stage)
-    yield from (other for other in alone if (other.checkpointing, other.rows) != (job.checkpointing, job.rows))
-    least = replace(job, checkpointing=CHECKPOINTING[-1], rows=1)
+    """Jobs to try until one fits: the first three things alone, then one thing after the other."""
+    for other in changes(job, usable, stage):
+        if (other.attention, other.checkpointing, other.rows) != (job.attention, job.checkpointing, job.rows):
+            yield other
+    least = replace(_added_up(job, 1), checkpointing=CHECKPOINTING[-1], attention="fused")
     yield least
     yield from _of_the_optimizer(least)
     yield from _divided(least, stage)
@@ -132,10 +141,10 @@ def table(job: Job, setting: seconds.Setting, usable: float, stage: str) -> list
 
 
 def _seconds_a_token(job: Job, setting: seconds.Setting, stage: str) -> float:
-    """Seconds of one GPU for each token of the batch."""
-    given: dict[str, Any] = {
-        name: getattr(job, name) for name in ("world_size", "rows", "checkpointing", "tensor", "context", "offload")
-    }
-    changed = replace(setting, hybrid=job.sharding == "hybrid", second_shard=job.sharding == "hpz", **given)
+    """Seconds of one GPU for each token, computed: a quoted utilisation is not known of what has been changed."""
+    names = ("world_size", "rows", "micro_batches", "checkpointing", "tensor", "context", "offload")
+    given: dict[str, Any] = {name: getattr(job, name) for name in names}
+    given |= {"hybrid": job.sharding == "hybrid", "second_shard": job.sharding == "hpz", "utilisation": None}
+    changed = replace(setting, **given)
     step = seconds.step(replace(job.shape, context=job.length), stage, changed).total
-    return step * job.tensor * job.context / (job.rows * job.length)
+    return step * job.tensor * job.context / (job.rows * job.micro_batches * job.length)

@@ -81,7 +81,6 @@ def state_bytes(
 
     Raises ValueError as `theory.state_bytes` does.
     """
-    check_known("stage", stage, (*forms.STAGES, *FORMS))
     shards = _shards(stage, world_size)
     like = FORMS.get(stage, stage)
     found = forms.state_bytes(like, num_params, shards, precision, trained=trained, moments=moments)
@@ -95,10 +94,10 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str, 
     Under muon-rows an Nth of `matrices` elements goes to the owners for the update, and an Nth back, in fp32.
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
+    shards = _shards(stage, world_size)
     if stage == "zero3-8bit":  # of three passes, two are gathers
         elements = forms.traffic_elements("ddp", num_params, world_size)
         return int(GATHERED_IN_8_BITS * elements) + forms.traffic_bytes("zero3", num_params, world_size, precision) // 3
-    shards = _shards(stage, world_size)
     within = forms.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
     if stage == "muon-rows":
         return within + 2 * forms.FP32_BYTES * matrices * (world_size - 1) // world_size**2
@@ -107,6 +106,8 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str, 
 
 
 def _shards(stage: str, world_size: int) -> int:
+    """Ranks among which a stage divides. Raises ValueError for an unknown one."""
+    check_known("stage", stage, (*forms.STAGES, *FORMS))
     return max(world_size // 2, 1) if stage == "hsdp" else world_size
 
 

@@ -1,0 +1,86 @@
+"""What the planner says to try where nothing fits: that it helps, in which order, and what it costs."""
+
+import pytest
+
+from zerolab import theory
+
+
+def test_fewer_rows_are_advised_with_the_micro_batches_that_they_need_and_fit_so():
+    plan = theory.plan("llama3-8b", 8, rows=8)
+    assert "With rows=1, micro_batches=8 it needs 72.0 GB, and fits." in plan.answer
+    followed = theory.plan("llama3-8b", 8, rows=1, micro_batches=8)
+    assert followed[-1]["fits"]
+    assert followed[-1]["needs GB"] > theory.plan("llama3-8b", 8)[-1]["needs GB"] + 1.9
+    assert followed.settings("zero3")["deepspeed"]["gradient_accumulation_steps"] == 8
+    # Each micro-batch is gathered and reduced again.
+    assert followed[-1]["communication_seconds"] == pytest.approx(8 * plan[-1]["communication_seconds"])
+
+
+def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what_it_saves_and_costs():
+    plan = theory.plan("llama3-8b", 8, rows=8)
+    tried = [row["try"] for row in plan.remedies]
+    assert tried == [
+        "checkpointing='selective'",
+        "checkpointing='block'",
+        tried[2],
+        "logits='fused'",
+        "moments='8-bit'",
+        "offload=True",
+        "tensor=2",
+        "tensor=4",
+        "tensor=8",
+        "context=2",
+        "context=4",
+        "context=8",
+        "world_size=16",
+    ]
+    assert tried[2].startswith("rows=")
+    for row in plan.remedies:
+        again = theory.plan(**{"model": "llama3-8b", "world_size": 8, "rows": 8} | eval(f"dict({row['try']})"))[-1]  # noqa: S307
+        assert row["needs GB"] == again["needs GB"]
+        assert row["saves GB"] == pytest.approx(plan[-1]["needs GB"] - again["needs GB"])
+        assert row["fits"] is again["fits"]
+    times = {row["try"]: row["GPU time a token"] for row in plan.remedies}
+    assert times["logits='fused'"] == times["moments='8-bit'"] == "+0%"
+    assert int(times["checkpointing='block'"].rstrip("%")) > 15
+
+
+def test_what_a_remedy_costs_is_computed_even_where_a_utilisation_was_quoted():
+    quoted, computed = (theory.plan("7b", 8, memory=20e9, rows=4, utilisation=part) for part in (0.4, None))
+    assert quoted.remedies.rows == computed.remedies.rows
+    assert quoted.remedies.title == f"{computed.remedies.title}; times without the quoted utilisation"
+
+
+def test_a_kernel_in_place_of_attentions_matrix_is_tried():
+    long = {"rows": 2, "length": 8192, "checkpointing": "block"}
+    plan = theory.plan("llama-7b", 8, memory=26e9, attention="math", **long)
+    assert "attention='fused'" in [row["try"] for row in plan.remedies]
+    assert plan.answer.endswith("With attention='fused' it needs 22.2 GB, and fits.")
+    assert theory.plan("llama-7b", 8, memory=26e9, **long).fitting == ["zero3"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"model": "llama3-8b", "world_size": 8, "rows": 4}, "With checkpointing='block' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "rows": 8}, "With rows=1, micro_batches=8 it needs"),
+        ({"model": "llama2-13b", "world_size": 2}, "With checkpointing='block', offload=True it needs"),
+        ({"model": "llama3-70b", "world_size": 64, "length": 131072}, "With checkpointing='block', tensor=8 it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "length": 16384}, "With checkpointing='selective' it needs"),
+        ({"model": "llama3-8b", "world_size": 8, "length": 49152}, "With checkpointing='block' it needs"),
+        (
+            {"model": "1t", "world_size": 8, "memory": 4e9},
+            "More GPUs would not help: with world_size=32768, checkpointing='block', logits='fused', tensor=4 it needs",
+        ),
+    ],
+)
+def test_a_no_says_what_would_help_in_the_order_in_which_it_would_be_tried(arguments, says):
+    answer = theory.plan(**arguments).answer
+    assert answer.startswith("No: even zero3 needs")
+    assert says in answer
+
+
+def test_what_would_help_helps():
+    plan = theory.plan("gpt3-175b", 8)
+    assert "With world_size=64, checkpointing='block' it needs 65.7 GB, and fits." in plan.answer
+    assert theory.plan("gpt3-175b", 64, checkpointing="block")[3]["needs GB"] == pytest.approx(65.7, abs=0.05)
