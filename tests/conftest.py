@@ -188,10 +188,11 @@ def _of_each_file():
 
 
 def pytest_terminal_summary(terminalreporter):
-    terminalreporter.section("time of each part")
+    # A busy box takes longer, and nobody is to take that for a failure.
+    terminalreporter.section("time of each part, for information")
     for name, taken in sorted(_of_each_file().items(), key=lambda file: -file[1]):
         if taken > BEGINS and name not in LONGEST:
-            terminalreporter.line(f"{name} took {taken:.0f} s: name it in LONGEST, or a worker may end alone with it")
+            terminalreporter.line(f"{name} took {taken:.0f} s: if a quiet box does, too, name it in LONGEST")
     for part, minutes in MINUTES.items():
         tests = seconds.get(part)
         if not tests:
@@ -201,7 +202,7 @@ def pytest_terminal_summary(terminalreporter):
         if taken > 60 * minutes:
             slowest = sorted(tests.items(), key=lambda test: -test[1])[:5]
             terminalreporter.line(
-                "           more than its share; the slowest: " + ", ".join(f"{name} {s:.1f} s" for name, s in slowest)
+                "           more than planned; the slowest: " + ", ".join(f"{name} {s:.1f} s" for name, s in slowest)
             )
 
 

@@ -236,10 +236,11 @@ def test_doctor_and_progress_answer_in_json(capfd: pytest.CaptureFixture[str]) -
 def test_a_file_that_is_not_there_is_refused_before_torch_is_imported() -> None:
     code = (
         "import sys; from zerolab import cli\n"
-        "print([cli.main([command, 'missing.json']) for command in ('play', 'open', 'why')], 'torch' in sys.modules)"
+        "print([cli.main([command, 'missing.json']) for command in ('play', 'open', 'why')], 'torch' in sys.modules)\n"
+        "print([cli.main(['fit', 'no.py:make']), cli.main(['simulate', '--world-size', '0'])], 'torch' in sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ended.stdout == "[2, 2, 2] False\n"
+    assert ended.stdout == "[2, 2, 2] False\n[2, 2] False\n"
     assert ended.stderr.count("zerolab: 'missing.json' does not exist: check the name") == 3
 
 

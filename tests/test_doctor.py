@@ -56,6 +56,16 @@ def test_what_fails_is_said_with_its_remedy_and_what_lessons_cannot_do_without()
     assert shown.endswith("No lesson runs before this is repaired: Python")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder that not even root can write to")
+def test_a_home_in_which_jupyterlab_cannot_start_is_said(monkeypatch):
+    for name in ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/proc/nope")
+    check = doctor.check_jupyter("4.6", doctor._jupyters_folder())
+    assert not check["ok"]
+    assert check["remedy"].startswith("JupyterLab cannot make '/proc/nope/")
+
+
 @pytest.mark.parametrize("check", [doctor.check_python((3, 11)), doctor.check_deepspeed("0.17")])
 def test_what_is_well_has_no_remedy(check):
     assert check["ok"]

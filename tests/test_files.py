@@ -3,6 +3,7 @@
 import ast
 import os
 import stat
+import sys
 import threading
 from pathlib import Path
 
@@ -110,3 +111,9 @@ def test_no_other_module_moves_files_into_their_place_or_makes_temporary_ones_by
         )
     }
     assert writers == {"files.py"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc says that root may write there, and takes no file")
+def test_a_folder_that_takes_no_file_is_said_of_the_name_that_was_given():
+    with pytest.raises(ValueError, match=r"^cannot write '/proc/run\.json': .*; choose another folder$"):
+        files.write_text("/proc/run.json", "")

@@ -56,6 +56,13 @@ def test_readmes_sample_trains_and_ends_in_a_player(kernel):
     assert any("application/vnd.jupyter.widget-view+json" in content.get("data", {}) for content in shown)
 
 
+def test_a_script_that_plays_a_recording_is_told_where_it_would_show(capsys):
+    zerolab.Recording.load(ROOT / "zerolab" / "data" / "deepspeed" / "deepspeed-0.json").play()
+    assert capsys.readouterr().out == (
+        "a player shows in a notebook; recording.to_html('run.html') writes it as a page\n"
+    )
+
+
 def test_every_public_name_is_there():
     missing = [name for name in zerolab.__all__ if not hasattr(zerolab, name)]
     assert missing == []
@@ -128,3 +135,13 @@ def test_help_speaks_of_every_name_and_of_no_machinery():
 def test_importing_zerolab_imports_nothing_heavy():
     code = "import sys, zerolab; print(sorted({'torch', 'numpy', 'IPython', 'plotly'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def test_in_a_notebook_importing_zerolab_brings_ranks_and_not_torch():
+    code = (
+        "import sys\nfrom IPython.core.interactiveshell import InteractiveShell\nshell = InteractiveShell.instance()\n"
+        "shell.run_cell('import zerolab')\n"
+        "print('ranks' in shell.magics_manager.magics['cell'], 'torch' in sys.modules)"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert printed == "True False\n"

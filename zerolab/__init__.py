@@ -3,6 +3,7 @@
     from zerolab import Cluster, Zero2, models
 
     Cluster              real processes below this one: run(fn) and record(fn) on every rank
+    %%ranks              a cell that runs on every rank; a notebook knows it once this is imported
     DDP Zero1 Zero2 Zero3    the engines: model, optimizer_cls, lr=...; then training_step(inputs, targets, loss_fn)
     MuonReplicated MuonOwners MuonRows    Muon for matrices under DDP, under ZeRO-2 and under FSDP2
     AdamW8bit            AdamW with moments in 8 bits, an optimizer for these engines
@@ -31,6 +32,7 @@ Each name is imported when it is first used, so that `import zerolab` stays ligh
 """
 
 import ast as _ast
+import sys as _sys
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 from typing import Any as _Any
@@ -67,6 +69,17 @@ def __getattr__(name: str) -> _Any:
     from zerolab.names import unknown
 
     raise AttributeError(f"zerolab: {unknown('name', name, __all__)}")
+
+
+def _bring_magics() -> None:
+    """Makes `%%ranks` known where this is imported in a notebook."""
+    # Asked of what is imported already: outside a notebook, IPython would take longer than all of this.
+    find_shell = getattr(_sys.modules.get("IPython"), "get_ipython", None)
+    if find_shell and (shell := find_shell()):
+        __getattr__("load_ipython_extension")(shell)
+
+
+_bring_magics()
 
 
 def __dir__() -> list[str]:

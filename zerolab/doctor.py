@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypedDict
 
+from zerolab.lessons.workspace import check_jupyters_folder
 from zerolab.player.browser import find_chromium
 from zerolab.runtime import devices, machine, trial, variables
 from zerolab.runtime.machine import Card
@@ -117,7 +118,7 @@ def examine() -> dict[str, Any]:
         check_seats(count, limited_by, cores),
         check_ranks(),
         *check_ranks_on_gpus(),
-        check_jupyter(version_of("jupyterlab")),
+        check_jupyter(version_of("jupyterlab"), _jupyters_folder()),
         check_browser(chromium, no_chromium),
         check_deepspeed(version_of("deepspeed")),
     ]
@@ -300,8 +301,19 @@ def _add_up() -> float:
     return mine.item()
 
 
-def check_jupyter(version: str | None) -> Check:
+def _jupyters_folder() -> str:
+    """Why JupyterLab could not start, although it is installed; empty if it can."""
+    try:
+        check_jupyters_folder()
+    except (ImportError, RuntimeError) as error:
+        return str(error)
+    return ""
+
+
+def check_jupyter(version: str | None, problem: str = "") -> Check:
     """Whether notebooks open here, which a GPU server may not need."""
+    if version is not None and problem:
+        return _check("JupyterLab", False, version, problem)
     return _check("JupyterLab", version is not None, version or "none", 'pip install -c constraints.txt -e ".[lab]"')
 
 

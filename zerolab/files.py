@@ -50,7 +50,10 @@ def replacing(path: StrPath) -> Iterator[Path]:
     # In the same folder: across file systems a move is not atomic. Under a random name: other processes may be writing
     # the same file, and a name made from the file's own could be too long.
     part = target.with_name(f".zerolab-{token_hex(8)}.part")
-    os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    try:
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+    except OSError as error:  # it would name `part`, which nobody gave; and in /proc root may write, but make no file
+        raise ValueError(f"cannot write {str(path)!r}: {error.strerror}; choose another folder") from error
     try:
         yield part
         if target.exists():

@@ -40,10 +40,49 @@ def test_filling_copies_what_is_missing(series, tmp_path):
     assert sorted((tmp_path / "work").iterdir()) == new
 
 
-def test_links_to_the_glossary_hold_in_the_copy(series, tmp_path):
-    (series / "00-start-here.ipynb").write_text("a [rank](../docs/glossary.md#rank)")
+@pytest.mark.parametrize(
+    ("published", "copied"),
+    [
+        ("a [rank](../docs/glossary.md#rank)", "a [rank](glossary.md#rank)"),
+        ("[the\nfourth](../notebooks/04-zero1.ipynb)", "[the\nfourth](04-zero1.ipynb)"),
+        ("[first](planner.md) and [then](../SECURITY.md#x)", "first and then"),
+        ("[paper](https://arxiv.org/a.md)", "[paper](https://arxiv.org/a.md)"),
+    ],
+)
+def test_links_lead_to_what_is_in_the_folder_or_are_none(series, tmp_path, published, copied):
+    (series / "00-start-here.ipynb").write_text(published)
     workspace.fill(tmp_path / "work")
-    assert (tmp_path / "work" / "00-start-here.ipynb").read_text() == "a [rank](glossary.md#rank)"
+    assert (tmp_path / "work" / "00-start-here.ipynb").read_text() == copied
+
+
+def test_every_link_of_a_filled_folder_leads_to_a_file_in_it(tmp_path):
+    for path in workspace.fill(tmp_path):
+        text = path.read_text()
+        if path.suffix == ".ipynb":
+            json.loads(text)
+        targets = re.findall(r"\]\(([^)\s#\"]*\.(?:md|ipynb|py))[)#]", text)
+        assert [name for name in targets if "://" not in name and not (tmp_path / name).exists()] == [], path.name
+    assert "[Your own run](your-own-run.md" in (tmp_path / "14-your-own-run.ipynb").read_text()
+
+
+@pytest.mark.parametrize("place", [".", "work"])
+def test_the_lessons_are_found_from_the_folder_they_are_in_and_from_the_one_above(series, tmp_path, monkeypatch, place):
+    workspace.fill(tmp_path / "work")
+    mine = tmp_path / "work" / "00-start-here.ipynb"
+    mine.write_text("mine")
+    monkeypatch.chdir(tmp_path / place)
+    assert workspace.reset("00") == [(mine, mine.with_name(f"{mine.name}.bak"))]
+    assert mine.read_text() == "published 00-start-here.ipynb"
+
+
+def test_where_there_are_no_lessons_nothing_is_reset(tmp_path):
+    command = [Path(sys.executable).with_name("zerolab"), "reset", "04"]
+    # The published ones are nobody's.
+    for place in (tmp_path, workspace.PACKAGE.parent / "notebooks"):
+        ended = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        wrong = f"zerolab: no lessons of yours in {place}: go to the folder in which you started zerolab lab\n"
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", wrong)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_filling_again_touches_nothing_that_is_there(series, tmp_path):
@@ -154,18 +193,22 @@ def test_jupyterlab_asks_nothing_over_the_first_lesson_and_keeps_the_players_of_
 KERNEL = """
 import jupyter_client
 kernel, client = jupyter_client.manager.start_new_kernel(kernel_name="python3")
-client.execute_interactive("import sys; print(sys.executable, get_ipython().history_manager.hist_file)", timeout=60)
+client.execute_interactive(
+    "import shutil, sys; print(sys.executable, get_ipython().history_manager.hist_file, shutil.which('torchrun'))",
+    timeout=60,
+)
 kernel.shutdown_kernel(now=True)
 """
 
 
-def test_a_kernel_of_the_lab_writes_its_history_into_no_file_that_another_may_have_locked(tmp_path):
+def test_a_kernel_of_the_lab_finds_its_commands_and_writes_its_history_into_no_file_another_may_have_locked(tmp_path):
     given = {name: value for name, value in os.environ.items() if name != "IPYTHONDIR"} | {"HOME": str(tmp_path)}
-    environment = workspace.lab_environment(given | {"JUPYTER_PATH": "/nowhere"}, "abc")
+    given |= {"JUPYTER_PATH": "/nowhere", "PATH": os.defpath}  # no environment is activated
+    environment = workspace.lab_environment(given, "abc")
     assert environment["JUPYTER_PATH"].endswith(":/nowhere")
     run = [sys.executable, "-c", KERNEL]
     printed = subprocess.run(run, env=environment, capture_output=True, text=True, check=True).stdout
-    assert printed.split() == [sys.executable, ":memory:"]
+    assert printed.split() == [sys.executable, ":memory:", str(Path(sys.executable).with_name("torchrun"))]
 
 
 @pytest.mark.parametrize("port", [-1, 0, 65536])
@@ -174,6 +217,32 @@ def test_a_number_that_is_no_port_is_refused_in_a_sentence(port, tmp_path):
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 2
     assert ended.stderr == f"zerolab: the port is {port}; give a number from 1 to 65535, such as 8888\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc is a folder that not even root can write to")
+def test_a_home_that_jupyter_cannot_use_is_named_before_an_address_is_printed(tmp_path):
+    given = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "XDG"))}
+    command = [Path(sys.executable).with_name("zerolab"), "lab", "--no-browser"]
+    environment = given | {"HOME": "/proc/nope"}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert re.fullmatch(r"zerolab: JupyterLab cannot make '/proc/nope/.+: set HOME, or .*\n", ended.stderr)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--", "--version"], r"\d+\.\d+\.\d+\n"),
+        (["--version"], r"(?s)usage: zerolab lab .*error: unrecognized arguments: --version\n"),
+        (["04"], "zerolab: lab has nothing to do with '04': after -- come options for JupyterLab\n"),
+    ],
+)
+def test_what_follows_two_dashes_is_jupyterlabs(tmp_path, options, says):
+    environment = os.environ | {"HOME": str(tmp_path)}
+    command = [Path(sys.executable).with_name("zerolab"), "lab", "--no-browser", *options]
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    last = ended.stdout.splitlines(keepends=True)[-1:]
+    assert re.fullmatch(says, ended.stderr if ended.returncode else "".join(last))
 
 
 def test_without_a_display_the_address_and_the_tunnel_are_printed():

@@ -5,6 +5,8 @@ import zipfile
 
 import pytest
 
+from zerolab.lessons import workspace
+
 pytestmark = pytest.mark.slow
 
 
@@ -28,6 +30,11 @@ def test_the_wheel_carries_every_notebook(wheel, tree):
     notebooks = {name.removeprefix("zerolab/_notebooks/") for name in carried(wheel, "zerolab/_notebooks", ".ipynb")}
     assert notebooks == {name.removeprefix("notebooks/") for name in below(tree, "notebooks", ".ipynb")}
     assert "00-start-here.ipynb" in notebooks
+
+
+def test_the_wheel_carries_the_pages_that_notebooks_link_to(wheel):
+    pages = {name.removeprefix("zerolab/_notebooks/") for name in carried(wheel, "zerolab/_notebooks/", ".md")}
+    assert pages == {f"{name}.md" for name in workspace.PAGES}
 
 
 def test_the_wheel_carries_nothing_but_the_package(wheel):

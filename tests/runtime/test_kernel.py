@@ -15,7 +15,6 @@ MAKE = "import os, time, torch, torch.distributed as dist\nfrom zerolab import C
 def notebook(kernel):
     printed, error = kernel.run(MAKE + "cluster = Cluster(2, device='cpu', timeout=3)", timeout=60)
     assert (printed, error) == ("", None)
-    kernel.run("%load_ext zerolab")
     return kernel
 
 

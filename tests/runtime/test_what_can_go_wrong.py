@@ -15,7 +15,7 @@ from zerolab.runtime import devices, machine
 PAGE = Path(__file__).parents[2] / "docs" / "what-can-go-wrong.md"
 MAKE = (
     "import _thread, ctypes, os, signal, threading, time\nimport torch, torch.distributed as dist\n"
-    "from zerolab import Cluster\n%load_ext zerolab\ncluster = Cluster(3, device='cpu', timeout=3)"
+    "from zerolab import Cluster\ncluster = Cluster(3, device='cpu', timeout=3)"
 )
 EXAMPLE = re.compile(
     r"^## (?P<title>.+?)\n.*?```python\n(?P<code>.*?)```\n.*?```text\n(?P<output>.*?)```", re.MULTILINE | re.DOTALL

@@ -7,6 +7,8 @@ that needs them, so `zerolab --help` does not wait for torch.
 """
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
@@ -20,18 +22,22 @@ from zerolab.names import unknown
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs one command and returns the exit status: 0, 2 after wrong use or a failed rank, 130 after Ctrl-C.
 
-    `doctor` returns 1 if something is missing that every lesson needs, and `diff` if two runs part.
+    It is 141 if what reads the output has gone. `doctor` returns 1 if something is missing that every lesson needs, and
+    `diff` if two runs part.
     """
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     command: Command = parsed.command
     try:
-        for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)):
-            if path not in (None, STDOUT):
-                files.check_place(path)  # before minutes of work, not after
+        _check_places(parsed)  # before minutes of work, not after
         parsed.stdout = sys.stdout
         # stdout is for the JSON, which another program reads; what ranks print meanwhile goes to stderr.
         with redirect_stdout(sys.stderr if getattr(parsed, "json", None) == STDOUT else sys.stdout):
-            return command(parsed) or 0
+            status = command(parsed) or 0
+            parsed.stdout.flush()  # at its end, Python would complain of a reader that has gone
+            return status
+    except BrokenPipeError:  # as of `zerolab progress | head -1`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), parsed.stdout.fileno())
+        return 128 + signal.SIGPIPE  # as a shell reports a program that this has ended
     # The package's messages on wrong use contain the remedy; a traceback would only hide it.
     except (ValueError, TypeError, RuntimeError, OSError, ImportError) as error:
         print(f"zerolab: {error}", file=sys.stderr)
@@ -39,6 +45,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("zerolab: stopped", file=sys.stderr)
         return 130  # as a shell reports a program that Ctrl-C has stopped
+
+
+def _check_places(parsed: Arguments) -> None:
+    """Refuses files that cannot be written, and one for two things: the second would replace the first."""
+    places = [
+        path for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)) if path not in (None, STDOUT)
+    ]
+    for path in places:
+        files.check_place(path)
+    if len(places) > len({path.resolve() for path in places}):
+        raise ValueError(f"--json would overwrite {str(places[0])!r}, which --out names too: choose another file")
 
 
 def _parse(arguments: Sequence[str]) -> Arguments:

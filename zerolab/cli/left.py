@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import files
-from zerolab.cli.shared import Arguments, add_command, add_json, say
+from zerolab.cli.shared import Arguments, add_command, add_json, check_there, say
 
 
 def add(commands: Any) -> None:
@@ -36,6 +36,7 @@ def add(commands: Any) -> None:
 
 
 def _play(arguments: Arguments) -> None:
+    check_there([arguments.recording], "check the name, or record one with `zerolab record`")
     from zerolab.recording.recording import Recording
 
     recording = Recording.load(arguments.recording)
@@ -58,6 +59,7 @@ def _show(recording: Any, page: Path, *, opens: bool) -> None:
 
 
 def _open(arguments: Arguments) -> None:
+    check_there(arguments.files)
     from zerolab.opening import describe, open_files
 
     first: Path = arguments.files[0]
@@ -85,6 +87,7 @@ def _spare(given: list[Path], place: Path, what: str, flag: str) -> None:
 
 
 def _why(arguments: Arguments) -> None:
+    check_there(arguments.files)
     from zerolab.runtime.screen import printable
     from zerolab.why.dumps import explain
 

@@ -13,6 +13,8 @@ def add(commands: Any) -> None:
     lab = add_command(commands, "lab", _lab, "open JupyterLab at the first lesson, in work/")
     lab.add_argument("--port", type=int, default=8888, help="the first port to try (default: 8888)")
     lab.add_argument("--no-browser", action="store_true", help="only print the address")
+    more = "options for JupyterLab itself, after --, such as -- --ServerApp.certfile=my.pem"
+    lab.add_argument("options", nargs="*", metavar="OPTION", help=more)
     doctor = add_command(commands, "doctor", _doctor, "say what this box has, and what is missing")
     add_json(doctor)
     doctor.add_argument("--lessons", action="store_true", help="run every lesson from top to bottom; takes minutes")
@@ -27,8 +29,10 @@ def add(commands: Any) -> None:
 def _lab(arguments: Arguments) -> None:
     from zerolab.lessons.workspace import lab
 
+    if arguments.options and not arguments.options[0].startswith("-"):
+        raise ValueError(f"lab has nothing to do with {arguments.options[0]!r}: after -- come options for JupyterLab")
     # None: if there is a display.
-    lab(port=arguments.port, browser=False if arguments.no_browser else None)
+    lab(port=arguments.port, browser=False if arguments.no_browser else None, options=arguments.options)
 
 
 def _reset(arguments: Arguments) -> None:

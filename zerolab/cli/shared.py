@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,13 @@ def say(arguments: Arguments, value: Any, text: object) -> None:
     if arguments.json:
         files.write_json(arguments.json, value)
     print(text)  # after the file is written, which a closed pipe must not prevent
+
+
+def check_there(paths: Sequence[Path], remedy: str = "check the name") -> None:
+    """Refuses files that do not exist, before the seconds that it takes to import what reads them."""
+    for path in paths:
+        if not path.exists():
+            raise FileNotFoundError(f"{str(path)!r} does not exist: {remedy}")
 
 
 def is_now(old: str, new: str) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import catalog, theory
-from zerolab.cli.shared import Arguments, add_command, add_json, is_now, say
+from zerolab.cli.shared import Arguments, add_command, add_json, check_there, is_now, say
+from zerolab.names import check_count
 
 OTHERS = (
     "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3; with gathers in 8 "
@@ -143,6 +144,7 @@ def _compare(arguments: Arguments) -> None:
 
 
 def _simulate(arguments: Arguments) -> None:
+    check_count("world size", arguments.world_size)
     from zerolab.simulation.run import simulate
 
     options = (
@@ -168,6 +170,10 @@ def _simulate(arguments: Arguments) -> None:
 
 
 def _fit(arguments: Arguments) -> None:
+    path, colon, _ = arguments.model.partition(":")
+    if colon or path.endswith(".py"):
+        check_there([Path(path)], "write the file and the function, such as train.py:make_model")
+    from zerolab.recording.events import count
     from zerolab.simulation import own
     from zerolab.simulation.fit import fit
     from zerolab.simulation.needs import in_words
@@ -183,8 +189,8 @@ def _fit(arguments: Arguments) -> None:
         cell, rows, least = found.cell(), found.most(), found.least_gpus()
         which = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.checkpointing}
         said["most"] = {**which, "rows": rows, "least_gpus": least}
-        lines += [f"{in_words(cell)}: at most {rows} rows per rank"]
-        on = f"at least {least} GPUs" if least else "no number of GPUs"
+        lines += [f"{in_words(cell)}: at most {count(rows, 'row')} per rank"]
+        on = f"at least {count(least, 'GPU')}" if least else "no number of GPUs"
         lines += [f"and with as many rows as above on {on}"]
     if arguments.settings:
         said["settings"] = found.settings()

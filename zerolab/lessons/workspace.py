@@ -6,10 +6,11 @@ JupyterLab on them; `reset` restores one and keeps the learner's beside it.
 
 import importlib.util
 import os
+import re
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,12 @@ FIRST_NOTEBOOK = "00-start-here.ipynb"
 FIRST_PORT, PORTS = 8888, 100  # the first is JupyterLab's own
 PACKAGE = Path(__file__).resolve().parent.parent
 WORK = Path("work")
+# What the lessons link to in docs/, and these pages in turn, but for what only the site shows.
+PAGES = (
+    "glossary", "gpus", "hosts", "map", "published-runs", "several-nodes", "what-can-go-wrong", "your-own-model",
+    "your-own-run",
+)  # fmt: skip
+_LINK = re.compile(r"\[([^][]*)\]\((?:\.\./(?:docs/|notebooks/)?)?([\w.-]+\.(?:md|ipynb))(#[^)]*)?\)")
 # Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news,
 # and a lesson that is opened again on the next day says "model not found" in place of its players.
 # And a Python kernel that keeps its history to itself: all kernels of a person write theirs into one file, and while
@@ -27,7 +34,7 @@ SETTINGS = PACKAGE / "data" / "jupyter"
 
 
 def published() -> dict[str, Path]:
-    """The files of a learner's folder by name: the notebooks, and the glossary that they link to.
+    """The files of a learner's folder by name: the notebooks, and the pages that they link to.
 
     Raises:
         RuntimeError: there are none, so this installation is incomplete.
@@ -35,11 +42,21 @@ def published() -> dict[str, Path]:
     # Notebooks are beside the package in a checkout, and inside it in a wheel.
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
     folder = PACKAGE.parent / "notebooks" if checkout else PACKAGE / "_notebooks"
-    glossary = PACKAGE.parent / "docs" / "glossary.md" if checkout else folder / "glossary.md"
+    pages = PACKAGE.parent / "docs" if checkout else folder
     notebooks = sorted(folder.glob("*.ipynb"))
     if not notebooks:
         raise RuntimeError(f"no notebooks in {folder}, which this installation should have; install it again")
-    return {path.name: path for path in (*notebooks, glossary)}
+    return {path.name: path for path in (*notebooks, *(pages / f"{name}.md" for name in PAGES))}
+
+
+def find() -> Path | None:
+    """The learner's folder: this one, if it has been filled, or the `work/` in it; None if neither is one."""
+    lessons = [name for name, path in published().items() if path.suffix == ".ipynb"]
+    for folder in (Path.cwd(), Path.cwd() / WORK):
+        # The checkout's notebooks/, which is nobody's to work in, has no glossary.
+        if (folder / "glossary.md").is_file() and any((folder / name).is_file() for name in lessons):
+            return folder
+    return None
 
 
 def fill(folder: Path = WORK) -> list[Path]:
@@ -64,25 +81,32 @@ def _copy(path: Path, target: Path) -> Path:
 
 
 def _text(path: Path) -> str:
-    """A published text with its links to docs/ changed to the learner's folder."""
-    return path.read_text(encoding="utf-8").replace("](../docs/", "](")
+    """A published text with its links changed to the learner's folder; text alone where that lacks the file."""
+    there = published()
+    return _LINK.sub(
+        lambda link: f"[{link[1]}]({link[2]}{link[3] or ''})" if link[2] in there else link[1],
+        path.read_text(encoding="utf-8"),
+    )
 
 
-def reset(which: str, folder: Path = WORK) -> list[tuple[Path, Path | None]]:
+def reset(which: str, folder: Path | None = None) -> list[tuple[Path, Path | None]]:
     """Restores notebooks; returns each, and where the learner's is kept (None if it was unchanged).
 
     Args:
         which: the beginning of one notebook's name, such as `04`, or `all`.
-        folder: the learner's folder.
+        folder: the learner's folder; by default the one that `find` finds.
 
     Raises:
         ValueError: no notebook, or more than one, begins so.
+        RuntimeError: no folder is given, and there is none here.
     """
     lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
     found = list(lessons) if which == "all" else [name for name in lessons if name.startswith(which)]
     if which != "all" and (len(found) != 1 or not which):
         begin = f"{len(found)} notebooks begin" if found else "no notebook begins"
         raise ValueError(f"{begin} with {which!r}; choose one of {', '.join(found or lessons)}, or all")
+    if folder is None and (folder := find()) is None:
+        raise RuntimeError(f"no lessons of yours in {Path.cwd()}: go to the folder in which you started zerolab lab")
     return [_bring_back(lessons[name], folder / name) for name in found]
 
 
@@ -170,25 +194,47 @@ def lab_command(folder: Path, port: int, *, browser: bool, root: bool) -> list[s
 
 
 def lab_environment(environment: Mapping[str, str], token: str) -> dict[str, str]:
-    """The environment that JupyterLab starts in: its token, and where it finds our kernel before others of the name."""
-    found = [str(SETTINGS), *filter(None, [environment.get("JUPYTER_PATH")])]
-    return {**environment, "JUPYTER_TOKEN": token, "JUPYTER_PATH": os.pathsep.join(found)}
+    """The environment that JupyterLab starts in: its token, and where it finds our kernel before others of the name.
+
+    And where its terminals find the commands of this environment, such as torchrun, which may not be activated.
+    """
+    jupyter = [str(SETTINGS), *filter(None, [environment.get("JUPYTER_PATH")])]
+    commands = [str(Path(sys.executable).parent), environment.get("PATH", os.defpath)]
+    changed = {"JUPYTER_PATH": os.pathsep.join(jupyter), "PATH": os.pathsep.join(commands)}
+    return {**environment, "JUPYTER_TOKEN": token, **changed}
 
 
-def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = None) -> NoReturn:
+def check_jupyters_folder() -> None:
+    """Refuses to start where JupyterLab could not: it would say so in tracebacks, below an address that looks fine."""
+    from jupyter_core.paths import jupyter_runtime_dir
+
+    try:
+        Path(jupyter_runtime_dir()).mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise RuntimeError(
+            f"JupyterLab cannot make {jupyter_runtime_dir()!r} ({problem.strerror}), where it keeps what runs: set "
+            "HOME, or JUPYTER_RUNTIME_DIR, to a folder of your own"
+        ) from problem
+
+
+def lab(
+    folder: Path | None = None, *, port: int = FIRST_PORT, browser: bool | None = None, options: Sequence[str] = ()
+) -> NoReturn:
     """Fills `folder`, prints the address, and replaces this process with JupyterLab.
 
     Args:
-        folder: the learner's folder; created if it does not exist.
+        folder: the learner's folder; by default the one that `find` finds, or `work/`, which is made.
         port: the first port to try; the next free one is used.
         browser: whether to open one; by default where there is a display.
+        options: for JupyterLab itself.
 
     Raises:
-        RuntimeError: JupyterLab is not installed, no port is free, or `folder` cannot be written to.
+        RuntimeError: JupyterLab is not installed, no port is free, or a folder cannot be written to.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')
-    folder = folder.resolve()
+    check_jupyters_folder()
+    folder = (folder or find() or WORK).resolve()
     new = fill(folder)  # first, because it may fail for lack of permissions
     chosen, keep = take_port(port)
     keep.set_inheritable(True)
@@ -202,5 +248,5 @@ def lab(folder: Path = WORK, *, port: int = FIRST_PORT, browser: bool | None = N
         print(how_to_reach(chosen, token, os.environ))
     # execve would lose what Python has not written yet.
     sys.stdout.flush()
-    command = lab_command(folder, chosen, browser=browser, root=root)
+    command = [*lab_command(folder, chosen, browser=browser, root=root), *options]
     os.execve(command[0], command, lab_environment(os.environ, token))  # noqa: S606  (no shell is wanted)

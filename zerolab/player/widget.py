@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets
 import traitlets
+from IPython import get_ipython
 
 from zerolab.player.bundle import script, style
 from zerolab.player.page import frame
@@ -71,6 +72,8 @@ class Player(Shell):
         # Once by hand: an `event` given at the start is no change, so `observe` is not called for it.
         self._follow()
         self.observe(self._follow, "event")
+        if get_ipython() is None:  # a script, in which nothing draws it
+            print("a player shows in a notebook; recording.to_html('run.html') writes it as a page")
 
     def _follow(self, *_: object) -> None:
         """Keeps `current` at `event`."""

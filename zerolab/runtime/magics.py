@@ -6,21 +6,22 @@ from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.magic import Magics, cell_magic, magics_class
 
-from zerolab.runtime.cells import run_cell
-from zerolab.runtime.cluster import Cluster, most_recent
-
 
 @magics_class
 class RanksMagics(Magics):
-    """The magics that `%load_ext zerolab` brings."""
+    """The magics that a notebook has once zerolab is imported."""
 
     @cell_magic
     def ranks(self, line: str, cell: str) -> None:
         """Run the cell on every rank; `%%ranks 0,2` on these only. The value of a last expression is printed."""
+        # Not at the top: `import zerolab` brings the magic, and must not wait for torch.
+        from zerolab.runtime.cells import run_cell
+        from zerolab.runtime.cluster import most_recent
+
         shell = self.shell
         if shell is None:
             raise UsageError("%%ranks needs a notebook or an IPython session")
-        cluster = most_recent() or self._make_cluster(shell.user_ns)
+        cluster = most_recent() or _make_cluster(shell.user_ns)
         chosen = _chosen(line, cluster.world_size)
         # IPython's own file name for this cell, so that an error on a rank names it `cell [3]` like any other.
         filename = shell.compile.cache(cell, shell.execution_count)
@@ -33,17 +34,20 @@ class RanksMagics(Magics):
             return
         cluster._call("run", run_cell, (cell, filename), {}, chosen)  # `run` is for all ranks
 
-    def _make_cluster(self, user_ns: dict[str, Any]) -> Cluster:
-        cluster = Cluster()
-        name = next(name for name in ("cluster", "ranks_cluster", "_ranks_cluster") if name not in user_ns)
-        user_ns[name] = cluster
-        print(f"no cluster was open: made {name} = {cluster!r}")
-        return cluster
-
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """`%load_ext zerolab`."""
+    """What `import zerolab` does in a notebook, and `%load_ext zerolab`."""
     shell.register_magics(RanksMagics)
+
+
+def _make_cluster(user_ns: dict[str, Any]) -> Any:
+    from zerolab.runtime.cluster import Cluster
+
+    cluster = Cluster()
+    name = next(name for name in ("cluster", "ranks_cluster", "_ranks_cluster") if name not in user_ns)
+    user_ns[name] = cluster
+    print(f"no cluster was open: made {name} = {cluster!r}")
+    return cluster
 
 
 def _chosen(line: str, world_size: int) -> list[int]:

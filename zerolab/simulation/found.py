@@ -7,6 +7,7 @@ from typing import Any
 
 from zerolab import theory
 from zerolab.names import check_count, check_known
+from zerolab.recording.events import count as counted
 from zerolab.simulation import own
 from zerolab.simulation.fsdp2 import SIMULATED
 from zerolab.simulation.needs import TERMS, Cell, Question, check_options, effort, in_words, name_of, options_of, row_of
@@ -310,7 +311,7 @@ class Fit(Table):
     def _title(self) -> str:
         question = self.question
         rows, length = question.own.rows(question.rows), question.own.length(question.length)
-        batch = f"{rows} rows" + (f" of {length} tokens" if length else "")
+        batch = counted(rows, "row") + (f" of {length} tokens" if length else "")
         least = f"{question.usable / 1e9:.4g} GB usable"
         on = f"{question.world_size} {question.hardware.gpu.name}"
         return f"{question.own.name} on {on}, {least} each; {batch} per rank\nblocks: {self.blocks}"
