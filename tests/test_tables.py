@@ -44,17 +44,18 @@ def test_columns_of_bytes_have_units_and_rows_stay_exact() -> None:
     assert table[0]["bytes"] == table.to_pandas()["bytes"][0] == 1234567
 
 
-def test_a_cell_of_bytes_has_the_exact_number_as_tooltip_and_a_bar_of_its_share() -> None:
+def test_a_cell_of_bytes_has_the_exact_number_as_tooltip_and_a_bar_of_its_share_and_is_one_line() -> None:
     rows: list[dict[str, Value]] = [
         {"stage": "ddp", "optimizer_state": 4_000_000, "lacks": -4},
         {"stage": "zero1", "optimizer_state": 1_000_000, "lacks": None},
     ]
     html = Table(rows, sizes={"optimizer_state", "lacks"})._repr_html_()
-    assert re.findall(r'/ (\d+)% 3px" title="([\d,]+) bytes">([^<]*)<', html) == [
-        ("100", "4,000,000", "4.00 MB"),
-        ("25", "1,000,000", "1.00 MB"),
+    assert re.findall(r'right / (\d+%) 100% content-box" title="([^"]*)">([^<]*)<', html) == [
+        ("100%", "4,000,000 bytes, 100% of the column's largest", "4.00 MB"),
+        ("25%", "1,000,000 bytes, 25% of the column's largest", "1.00 MB"),
     ]
-    assert 'style="text-align: right" title="-4 bytes">-4 B<' in html
+    assert 'style="text-align: right; white-space: nowrap" title="-4 bytes">-4 B<' in html
+    assert html.count("nowrap") == 3
     assert "linear-gradient" not in Table(rows[:1], sizes={"optimizer_state"})._repr_html_()
 
 

@@ -74,7 +74,8 @@ def figure_still(data: object) -> bytes:
     """A PNG of a figure, 960 pixels wide, on white with dark text; `data` is what a notebook's output has of it."""
     figure = go.Figure(data).update_layout(paper_bgcolor="#ffffff", font={"color": chart.INK})
     figure.update_annotations(font={"color": chart.INK})
-    head = f"<!doctype html><meta charset='utf-8'><style>body {{ margin: 0 }}</style><script>{get_plotlyjs()}</script>"
+    style = f"body {{ margin: 0; --jp-content-font-color1: {chart.INK}; --jp-content-font-color2: #5d6675 }}"
+    head = f"<!doctype html><meta charset='utf-8'><style>{style}</style><script>{get_plotlyjs()}</script>"
     with tempfile.TemporaryDirectory() as folder, chromium() as browser:
         file = Path(folder, "figure.html")
         file.write_text(head + chart.html(figure), encoding="utf-8")

@@ -19,7 +19,7 @@ TIME_SUFFIXES = ("seconds", "_ms", "_us", "_ns")
 BYTE_UNITS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
 WIDEST = 120  # characters; a wider table has its headings on two lines
 NAMES = ("category", "term")  # columns whose values are names of ours
-BAR = "rgba(128, 136, 150, 0.6)"  # seen on white and on black
+BAR = "rgba(128, 136, 150, 0.35)"  # seen on white and on black, and so is the number on it
 SHOWN_ROWS = 60  # of a longer table, text and HTML leave out the middle; `rows` never does
 
 
@@ -29,8 +29,8 @@ class Table:
     Whole numbers are shown with thousands separators, floats with one to three decimals, as many as their column needs,
     and None as "-". A row may lack a column. Underscores are shown as spaces in the names of columns, and in the
     columns `category` and `term`. `title` is shown above the table. The columns in `sizes` are bytes, shown with a unit
-    and in three digits (MB is 1e6 bytes); in HTML the exact number is the cell's tooltip, and a bar shows how much of
-    the column's largest it is. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
+    and in three digits (MB is 1e6 bytes); in HTML the exact number is the cell's tooltip, and a bar behind it shows how
+    much of the column's largest it is. Columns whose name ends in `seconds`, `_ms`, `_us` or `_ns` are shown only with
     `times=True`. `rows` and `to_pandas` always have every column, exactly. A slice of a table is a table.
 
     Raises TypeError for a value that is not a str, int, float, bool or None.
@@ -116,22 +116,21 @@ class Table:
     def _looks(self, row: dict[str, Value], columns: list[str], styles: list[str]) -> list[str]:
         """The attributes of a row's cells in HTML."""
         return [
-            f'style="{style}{self._bar(row.get(name), name)}"{self._tooltip(row.get(name), name)}'
+            self._look_of_bytes(value, name, style)
+            if name in self.sizes and isinstance(value := row.get(name), int)
+            else f'style="{style}"'
             for name, style in zip(columns, styles, strict=True)
         ]
 
-    def _bar(self, value: Value, name: str) -> str:
-        """A bar below the number, as long as it is large within its column; none where all are alike."""
-        if name not in self.sizes or not isinstance(value, int) or value <= 0:
-            return ""
+    def _look_of_bytes(self, value: int, name: str, style: str) -> str:
+        """On one line; behind the number a bar, as long as it is large within its column; none where all are alike."""
+        style, told = f"{style}; white-space: nowrap", f"{value:,} bytes"
         column = [size for row in self.rows if isinstance(size := row.get(name), int)]
-        if len(set(column)) == 1:
-            return ""
-        percent = 100 * value / max(column)
-        return f"; background: linear-gradient({BAR}, {BAR}) no-repeat left bottom / {percent:.0f}% 3px"
-
-    def _tooltip(self, value: Value, name: str) -> str:
-        return f' title="{value:,} bytes"' if name in self.sizes and isinstance(value, int) else ""
+        if value > 0 and len(set(column)) > 1:
+            percent = f"{100 * value / max(column):.0f}%"
+            style += f"; background: linear-gradient({BAR}, {BAR}) no-repeat right / {percent} 100% content-box"
+            told += f", {percent} of the column's largest"
+        return f'style="{style}" title="{told}"'
 
     def to_pandas(self) -> pd.DataFrame:
         """The rows as a pandas DataFrame, times included; needs `pip install zerolab[lab]`."""

@@ -30,6 +30,16 @@ def test_each_number_is_drawn_twice_in_its_owners_colour_and_padding_once(world_
     assert picture._repr_mimebundle_()["image/svg+xml"] == picture.svg()
 
 
+def test_on_a_page_a_drawing_takes_ink_and_paper_from_it_and_in_a_stored_notebook_it_is_on_white(monkeypatch):
+    picture = FlatPicture(TWO, 3)
+    monkeypatch.delenv("ZEROLAB_STATIC", raising=False)
+    shown = picture._repr_mimebundle_()["text/html"]
+    assert "fill: currentColor" in shown
+    assert picture.svg() in shown
+    monkeypatch.setenv("ZEROLAB_STATIC", "1")
+    assert set(picture._repr_mimebundle_()) == {"text/plain", "image/svg+xml"}
+
+
 def test_a_vector_is_a_row_and_a_kernel_has_its_other_dimensions_across():
     assert "bias: 1 x 3" in FlatPicture(nn.Linear(2, 3), 2).svg()
     assert "weight: 3 x 8" in FlatPicture(nn.Conv2d(2, 3, 2, bias=False), 2).svg()

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { bytes, duration, toTheStep } from "../../zerolab/player/format.js";
+import { atStart, bytes, duration, spoken, toTheStep } from "../../zerolab/player/format.js";
 
 test("what rounds to 1,000 of a unit is 1 of the next", () => {
   assert.deepEqual([999, 1000, 999_499, 999_500, 999_950_000].map(bytes), [
@@ -18,4 +18,15 @@ test("a time is as exact as the step to the next one asks, and no more", () => {
   assert.equal(toTheStep(3_202_000, 1_000), "3.202 ms");
   assert.equal(toTheStep(2_000_000, 1_000_000), "2 ms");
   assert.equal(toTheStep(1_500_000_000, 500_000_000), "1.5 s");
+});
+
+test("a unit that is called by a number is told of as a unit, and any other by its name", () => {
+  assert.deepEqual(["2", "2 matrices", "blocks.2", "root", null].map(spoken), [
+    "unit 2",
+    "unit 2 matrices",
+    "blocks.2",
+    "root",
+    null,
+  ]);
+  assert.equal(atStart("unit 2 is freed. unit 3 is not: unit 4"), "Unit 2 is freed. Unit 3 is not: unit 4");
 });

@@ -232,11 +232,14 @@ def test_the_whole_run_or_one_step_is_in_view(recording, show):
     assert state(tab)["view"] == one
 
 
-def test_the_keys_are_listed_under_the_question_mark(recording, show):
-    tab = show(recording)
+@pytest.mark.parametrize("many", [False, True])
+def test_the_keys_are_listed_under_the_question_mark_and_those_to_other_ranks_where_many_are(recording, show, many):
+    tab = show(made_up(64, 8) if many else recording)
     assert not tab.locator(".zl-help").is_visible()
     tab.keyboard.press("?")
-    assert "next phase of this rank" in tab.locator(".zl-help").inner_text()
+    listed = tab.locator(".zl-help").inner_text()
+    assert "next phase of this rank" in listed
+    assert [words in listed for words in ("focus on", "shift ↓", "many ranks", "as shift →")] == [many] * 3 + [not many]
     tab.keyboard.press("Escape")
     assert not tab.locator(".zl-help").is_visible()
 

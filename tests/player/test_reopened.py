@@ -31,6 +31,31 @@ def test_event_view_and_the_way_of_telling_are_those_that_were_left(tab):
     assert tab.evaluate(f"[{PLAYER}.shown, {PLAYER}.byBeats, {PLAYER}.index]") == ["memory", False, 20]
 
 
+def moment(tab):
+    return tab.evaluate(f"(({{ story, beat, index, time }}) => [story, beat, index, time])({PLAYER}.state())")
+
+
+@pytest.mark.parametrize("presses", [0, 3])
+def test_the_story_opens_at_the_beat_that_was_left_and_not_at_the_one_before(recording, tab, presses):
+    notebook(tab, recording)
+    tab.evaluate(OPEN)
+    for _ in range(presses):
+        tab.evaluate(f"{PLAYER}.step(1)")
+    left = moment(tab)
+    until(tab, f"window.values.state.time === {left[-1]}")
+    again(tab)
+    assert moment(tab) == left
+
+
+def test_an_event_that_a_cell_went_to_is_not_taken_for_the_one_that_was_left(recording, tab):
+    notebook(tab, recording)
+    tab.evaluate(OPEN)
+    until(tab, "window.values.state.index >= 0")
+    tab.evaluate(f"{CLOSE}; window.values.event = 700")
+    tab.evaluate(OPEN)
+    assert tab.evaluate(f"{PLAYER}.index") == 700
+
+
 def test_a_walk_opens_at_its_chapter_without_playing_and_one_that_was_left_does_not_open(recording, tab):
     notebook(tab, recording)
     tab.evaluate("window.values.walk = 2")

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from showing import changed, made_up, state, until
+from showing import changed, in_order, made_up, renamed, state, until
 from test_scale import part
 
 from zerolab import Cluster
@@ -102,6 +102,22 @@ def test_the_chapters_are_what_a_step_of_this_recording_has(recordings, show, st
         assert "NaN" not in str(chapter)
     assert steps[told[0]["first"]] == 2
     assert "Root is what lies in no block." in told[0]["says"]
+    assert ("their parameters travel together" in told[0]["says"]) is (stage in ("zero3", "fsdp2"))
+
+
+def test_a_unit_that_is_called_by_a_number_is_told_of_as_a_unit_and_no_root_where_none_is_drawn(recordings, show):
+    numbered = renamed(recordings["ddp"], UNIT, "2")
+    empty = [replace(unit, numel=0, padded=0) if unit.name == "root" else unit for unit in numbered.units]
+    tab = show(changed(numbered, units=empty), "#walk", story=True)
+    told = chapters(tab)
+    assert told[0]["says"].startswith("The model is shown in units, such as unit 2, one column each. Each of 4 ranks")
+    assert told[0]["asks"]["text"] == "How much of unit 2's optimizer state does rank 0 hold now?"
+    assert {"Unit 2 is computed", "Unit 2's gradients are computed"} <= {chapter["title"] for chapter in told}
+    assert "Unit 2: gradients are added up, and all ranks get the sum." in captions_of(tab)
+    assert "2" in told[1]["units"]
+    passed = next(n for n, e in enumerate(in_order(numbered)) if (e.unit, e.op, e.step) == ("2", "backward", 2))
+    tab.evaluate(f"{PLAYER}.walk.leave(); {PLAYER}.tellEvents(true); {PLAYER}.goto({passed})")
+    assert " computed the backward of unit 2 in " in state(tab)["caption"]
 
 
 @pytest.mark.parametrize("stage", STAGES + OTHERS)

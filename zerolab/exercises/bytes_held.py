@@ -77,7 +77,7 @@ solution = bytes_held
 hole = "train one step, then count"
 given = "import torch"
 look_for = (
-    "All ranks say the same three numbers: nothing is divided. In **Live memory** you see when each of them appears."
+    "All ranks say the same three numbers: nothing is divided. Under **Memory** you see when each of them appears."
 )
 targets = RankTargets(
     draw=draw,

@@ -47,7 +47,7 @@ hole = MEND
 given = COLLECTIVES
 telling = last_update
 look_for = (
-    "When it passes, look at **Live memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."
+    "When it passes, press **Memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."
 )
 targets = ZERO2
 suspects = (

@@ -32,9 +32,10 @@ PATTERNS = {"gradients": "/", "optimizer_state": ".", "communication": "\\"}  # 
 NEUTRAL = "#737b88"
 GRID = "rgba(128,136,150,0.28)"
 INK = "#1d2430"
-# Text in a span can take its colour from the page around it; without a page, these are the player's.
-STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {INK}))"
-QUIET = "var(--jp-content-font-color2, var(--vscode-descriptionForeground, #5d6675))"
+# Text in a span can take its colour from the page around it. A figure that JupyterLab opens again is at first a picture
+# that it took of it, in which nothing is known of the page.
+STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {NEUTRAL}))"
+QUIET = f"var(--jp-content-font-color2, var(--vscode-descriptionForeground, {NEUTRAL}))"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": NEUTRAL}
 WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
 PANEL_WIDTH = 860  # two columns of sliders: what JupyterLab leaves beside its file browser on a screen of 1280 pixels

@@ -4,17 +4,31 @@ from html import escape
 
 from zerolab.figures.chart import FONT, INK
 from zerolab.player.strip import ON_DARK, RANK_COLOURS
+from zerolab.runtime import variables
+
+# What is white in a drawing takes the page's paper, and what is dark its ink: JupyterLab's, VS Code's, or another's.
+_PAPER = "var(--jp-layout-color0, var(--vscode-editor-background, #fff))"
+_OF_THE_PAGE = (
+    f".zl-drawing svg {{ max-width: 100%; height: auto }} .zl-drawing svg > rect {{ fill: none }} "
+    f'.zl-drawing [stroke="#fff"] {{ stroke: {_PAPER} }} '
+    f'.zl-drawing [stroke="{INK}"] {{ stroke: currentColor }} .zl-drawing g {{ fill: currentColor !important }}'
+)
 
 
 class Picture:
-    """Shown in a notebook, it is the drawing that `svg` gives; its text is its `repr`."""
+    """Shown in a notebook, it is the drawing that `svg` gives, in the page's theme; its text is its `repr`."""
 
     def svg(self) -> str:
         """The drawing, on white."""
         raise NotImplementedError
 
+    def html(self) -> str:
+        """The drawing as a piece of a page, in its ink and on its paper."""
+        return f'<div class="zl-drawing"><style>{_OF_THE_PAGE}</style>{self.svg()}</div>'
+
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return {"text/plain": repr(self), "image/svg+xml": self.svg()}
+        shown = {"text/plain": repr(self), "image/svg+xml": self.svg()}
+        return shown if variables.static() else {**shown, "text/html": self.html()}
 
 
 def drawing(told: str, drawn: list[str], width: int, height: int) -> str:

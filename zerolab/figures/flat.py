@@ -7,7 +7,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, Slot, partition
 from zerolab.figures.chart import INK, NEUTRAL
 from zerolab.figures.drawing import Picture, box, colour, digit, drawing, text
-from zerolab.recording.events import Spans
+from zerolab.recording.events import Spans, count
 
 MOST = 200  # numbers that are drawn
 CELL, GAP = 18, 36  # pixels of a number, and between two matrices
@@ -38,7 +38,8 @@ class FlatPicture(Picture):
             )
 
     def __repr__(self) -> str:
-        return f"a flat of {self.layout.numel} numbers on {self.layout.world_size} ranks: {'; '.join(self._shares())}"
+        ranks = count(self.layout.world_size, "rank")
+        return f"a flat of {self.layout.numel} numbers on {ranks}: {'; '.join(self._shares())}"
 
     def _shares(self) -> list[str]:
         """What each rank owns: of each parameter the numbers, counted in its own rows."""

@@ -3,7 +3,7 @@
 // events, not from the stage's name. What belongs to no unit, such as a check that ranks do the same, is none.
 
 import { codeOf } from "./derived.js";
-import { count, exact, words } from "./format.js";
+import { atStart, count, exact, spoken, words } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -290,7 +290,7 @@ export class Beats {
     const { model, story } = this;
     const ranks = model.worldSize;
     const all = beat.units.length > 1 && beat.units.length === model.units.length;
-    const unit = all ? "All units" : beat.units.map(({ name }) => name).join(", ");
+    const unit = all ? "All units" : beat.units.map(({ name }) => spoken(name)).join(", ");
     const never = beat.places.some((i) => model.cut.has(i)) ? " It never ended." : "";
     if (beat.kind === "keep") return story.tell(beat.first);
     if (beat.kind === "update") {
@@ -303,10 +303,10 @@ export class Beats {
     if (beat.kind === "compute") {
       const who = ranks === 1 ? "the rank" : "every rank";
       const what = beat.op === "backward" ? `gradients of its own batch` : "the forward of its own batch";
-      return `${unit}: ${who} computes ${what}.${never}`;
+      return atStart(`${unit}: ${who} computes ${what}.${never}`);
     }
     const what = unit || `${count(model.columns.numel[beat.places[0]], "element")}`;
-    return `${what}: ${this.#sending(beat)}.${never}`;
+    return atStart(`${what}: ${this.#sending(beat)}.${never}`);
   }
 
   /**

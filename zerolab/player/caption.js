@@ -2,7 +2,7 @@
 
 import { size, untold } from "./derived.js";
 import { entries, MOVED, WIDTH } from "./events.js";
-import { bytes, count, duration, exact, words } from "./format.js";
+import { bytes, count, duration, exact, spoken, words } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -46,7 +46,7 @@ function ended(model, event) {
  */
 function collective(model, event) {
   const ranks = event.group ? event.group.length : model.worldSize;
-  const what = `${event.unit ?? "a buffer"} (${numbered(event)})`;
+  const what = `${spoken(event.unit) ?? "a buffer"} (${numbered(event)})`;
   const part = exact(event.numel / ranks);
   const sent = `it sent ${count(event.logicalBytes, "byte")}`;
   const took = ended(model, event);
@@ -80,7 +80,7 @@ function collective(model, event) {
  */
 function exchange(model, event, whole) {
   const receiving = /recv/.test(event.op);
-  const unit = whole.unit ?? "a buffer";
+  const unit = spoken(whole.unit) ?? "a buffer";
   const end = `: ${event.numel ? count(event.numel, "element") : "its piece"} (${numbered(whole)}).`;
   const peer = `rank ${event.peer}`;
   if (event.peer === null || !(whole.op in MOVED)) {
@@ -116,10 +116,11 @@ const WAITED_FOR = {
 /** @param {Model} model @param {RecordedEvent} event */
 function waited(model, event) {
   const of = event.parent === null ? event : model.event(event.parent);
+  const unit = spoken(of.unit);
   const what =
-    of.kind === "collective" ? `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}` : (event.unit ?? words(event.op));
+    of.kind === "collective" ? `${numbered(of)}${unit ? ` of ${unit}` : ""}` : (spoken(event.unit) ?? words(event.op));
   const lacks = model.worldSize > 1 ? WAITED_FOR[of.op] : undefined;
-  const lacking = of.unit && lacks ? `${lacks(of.unit)} (${numbered(of)})` : what;
+  const lacking = unit && lacks ? `${lacks(unit)} (${numbered(of)})` : what;
   return `waited ${lasted(event)} for ${lacking}.`;
 }
 
@@ -130,11 +131,11 @@ function waited(model, event) {
 function cutOff(model, event) {
   const since = duration(event.end - event.start);
   if (event.kind === "module") {
-    const pass = `the ${event.op} of ${event.unit ?? "the model"}`;
+    const pass = `the ${event.op} of ${spoken(event.unit) ?? "the model"}`;
     return `was in the middle of ${pass}, ${since} after it began: its recording ends here.`;
   }
   const of = event.parent === null ? event : model.event(event.parent);
-  const what = `${numbered(of)}${of.unit ? ` of ${of.unit}` : ""}`;
+  const what = `${numbered(of)}${of.unit ? ` of ${spoken(of.unit)}` : ""}`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
 }
 
@@ -155,7 +156,7 @@ function saved(event) {
  * @param {Model} model @param {RecordedEvent} event @param {Category} category @param {string} name
  */
 function hold(model, event, category, name) {
-  const what = `the ${words(category)} of ${name}`;
+  const what = `the ${words(category)} of ${spoken(name)}`;
   const now = size(event.spans ?? []);
   const before = size(model.held(event.rank, category, name, event.index - 1));
   const unit = model.units.find((one) => one.name === name);
@@ -232,7 +233,7 @@ function wholeUnits(model, { rank, index }) {
     ({ name, padded }) => padded && size(model.held(rank, "parameters", name, index)) === padded,
   );
   if (!whole.length || whole.length === model.units.length) return "";
-  return whole.length === 1 ? ` (${whole[0].name} whole)` : ` (${whole.length} units whole)`;
+  return whole.length === 1 ? ` (${spoken(whole[0].name)} whole)` : ` (${whole.length} units whole)`;
 }
 
 /** @param {Model} model @param {RecordedEvent} event */
@@ -268,7 +269,7 @@ function deed(model, event) {
 /** @param {Model} model @param {RecordedEvent} event */
 function passed(model, event) {
   const took = lasted(event);
-  const passed = `computed the ${event.op} of ${event.unit ?? "the model"} in ${took}`;
+  const passed = `computed the ${event.op} of ${spoken(event.unit) ?? "the model"} in ${took}`;
   if (untold(model)) return `${passed}.`;
   const live = `${bytes(model.liveAt(event.index).activations)} of activations are live`;
   return `${passed}; ${live}.`;

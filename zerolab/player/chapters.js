@@ -5,7 +5,7 @@ import { untold, wholes } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { entries } from "./events.js";
 import { Facts } from "./facts.js";
-import { bytes, duration, possessive, words } from "./format.js";
+import { bytes, duration, possessive, spoken, words } from "./format.js";
 import { alike, howMany, howMuch, part, whoUpdates } from "./questions.js";
 import { capital, listed, Teller } from "./teller.js";
 
@@ -51,8 +51,11 @@ function tellRest(t) {
   const named = (/** @type {number} */ n) =>
     listed(entries(parts).flatMap(([category, of]) => (of === n ? [words(category)] : [])));
   const kept = sizes.map((n) => `${part(n)} of all ${named(n)}`);
-  const root = facts.model.units.some((one) => one.name === "root") ? " Root is what lies in no block." : "";
-  const units = `The model is cut into units, such as ${name}: their parameters travel together.${root}`;
+  const drawn = facts.model.units.filter(({ padded }) => padded);
+  const root = drawn.some((one) => one.name === "root") ? " Root is what lies in no block." : "";
+  const units = parts.parameters
+    ? `The model is cut into units, such as ${name}: their parameters travel together.${root}`
+    : `The model is shown in units, such as ${name}, one column each.${root}`;
   const says =
     t.ranks === 1
       ? "This rank is alone and keeps everything: parameters, gradients and optimizer state."
@@ -89,7 +92,8 @@ function tellGather(t) {
 /** @param {Teller} t */
 function tellForward(t) {
   const { facts, unit } = t;
-  const { me, model, module } = facts;
+  const { me, model } = facts;
+  const module = spoken(facts.module);
   const passes = facts.passes("forward");
   if (!passes.length) return;
   const gathered = t.chapters.length > 1;
@@ -120,12 +124,13 @@ function tellAhead(t) {
   const found = t.facts.ahead();
   if (!found) return;
   const { beat, unit, rank, took } = found;
+  const name = spoken(unit.name);
   const says = [
-    `While rank ${rank} computes ${t.facts.module}, parts of ${unit.name} are already on their way.`,
+    `While rank ${rank} computes ${spoken(t.facts.module)}, parts of ${name} are already on their way.`,
     `Both go on for ${duration(took)}.`,
     "Whatever has arrived by the time it is needed costs no waiting.",
   ];
-  t.add(`Meanwhile ${unit.name} comes`, says, beat.t0, beat.t1 - 1, null, [t.name, unit.name]);
+  t.add(`Meanwhile ${name} comes`, says, beat.t0, beat.t1 - 1, null, [t.unit.name, unit.name]);
 }
 
 /** @param {Teller} t */

@@ -2,7 +2,7 @@
 
 import { element } from "./dom.js";
 import { entries } from "./events.js";
-import { words } from "./format.js";
+import { spoken, words } from "./format.js";
 import { timelineLegend } from "./legends.js";
 import { STACK } from "./palette.js";
 import { rowsOf } from "./rows.js";
@@ -36,7 +36,7 @@ export function ranksOf(filter, worldSize) {
 function inWords(filter) {
   const { ranks, category, unit } = filter;
   const those = ranks && (ranks[0] === ranks[1] ? `rank ${ranks[0]}` : `ranks ${ranks[0]} to ${ranks[1]}`);
-  const said = [those, category && words(category), unit].filter(Boolean);
+  const said = [those, category && words(category), spoken(unit)].filter(Boolean);
   return [said.length ? `only ${said.join(", ")}` : "", withoutInWords(filter)].filter(Boolean).join("; ");
 }
 

@@ -89,3 +89,20 @@ export function words(name) {
 export function possessive(name) {
   return name.endsWith("s") ? `${name}'` : `${name}'s`;
 }
+
+/**
+ * A unit's name within a sentence, where "2", as nn.Sequential has it, would be read as a number: "unit 2".
+ * @template {string | null} Name
+ * @param {Name} name
+ */
+export function spoken(name) {
+  return name && /^\d/.test(name) ? `unit ${name}` : name;
+}
+
+/**
+ * Sentences in which a spoken unit may come first: "Unit 2 was freed".
+ * @param {string} text
+ */
+export function atStart(text) {
+  return text.replace(/(^|\. )unit (?=\d)/g, "$1Unit ");
+}

@@ -1,7 +1,7 @@
 // Many ranks as a heat map, one or several ranks to a line: where they hold something of a unit, and how much.
 
 import { codeOf, partOf, size } from "./derived.js";
-import { exact, words } from "./format.js";
+import { exact, spoken, words } from "./format.js";
 import { recordedRanks, tellTrouble } from "./rows.js";
 
 /**
@@ -145,7 +145,8 @@ export class Heat {
     const [first, last] = [ranks[0], ranks[ranks.length - 1]];
     const head = last === first ? `rank ${exact(last)}` : `ranks ${exact(first)} to ${exact(last)}`;
     const each = last === first ? "" : " each, in the mean";
-    const text = `${words(hit.category)} of ${unit.name}: ${exact(Math.round(held))} of ${exact(unit.padded)} elements`;
+    const elements = `${exact(Math.round(held))} of ${exact(unit.padded)} elements`;
+    const text = `${words(hit.category)} of ${spoken(unit.name)}: ${elements}`;
     return { head, text: text + each, foot: `Click to draw rank ${exact(this.like.get(first) ?? first)} whole.` };
   }
 

@@ -194,9 +194,10 @@ export async function render({ model, el, unpacked }) {
   /** @type {Payload | PairPayload} */
   const payload = JSON.parse(await unpacked(model.get("payload")));
   const wanted = model.get("event");
-  const { shown: view, beat } = model.get("state");
+  const { shown: view, beat, index, time } = model.get("state");
   const player = mount(el, payload, {
     event: wanted < 0 ? undefined : wanted,
+    time: index === wanted ? time : undefined, // a cell may have gone elsewhere since
     walk: model.get("walk") || undefined,
     view,
     events: beat === null,

@@ -16,26 +16,27 @@ const TO_VIEWS = VIEWS.map(([view, title], k) => [
 ]);
 
 /**
- * `[keys, shown, what it does in words, what it does]`.
- * @type {[keys: string[], shown: string, what: string, action: (player: Player) => void][]}
+ * `[keys, shown, what it does in words, what it does]`, and the words where one of many ranks is in focus, if they are
+ * others. A key without words is not listed.
+ * @type {[keys: string[], shown: string, what: string, action: (player: Player) => void, many?: string][]}
  */
 export const KEYS = [
   [[" ", "k"], "space", "play or pause", (player) => player.toggle()],
   [["ArrowRight"], "→", "next beat, or event", (player) => player.step(1)],
   [["ArrowLeft"], "←", "previous beat, or event", (player) => player.step(-1)],
   [["Shift+ArrowRight"], "shift →", "next phase of this rank", (player) => player.steps.phase(1)],
-  [["Shift+ArrowLeft"], "shift ←", "previous phase of it", (player) => player.steps.phase(-1)],
-  [["ArrowDown"], "↓", "the same; of more than 8 ranks the next in focus", (player) => down(player, 1, 1)],
-  [["ArrowUp"], "↑", "the same; the one before in focus", (player) => down(player, -1, 1)],
-  [["Shift+ArrowDown"], "shift ↓", `the rank ${FAR} on in focus`, (player) => down(player, 1, FAR)],
-  [["Shift+ArrowUp"], "shift ↑", `the rank ${FAR} back in focus`, (player) => down(player, -1, FAR)],
+  [["Shift+ArrowLeft"], "shift ←", "previous phase of this rank", (player) => player.steps.phase(-1)],
+  [["ArrowDown"], "↓", "as shift →", (player) => down(player, 1, 1), "focus on the next rank"],
+  [["ArrowUp"], "↑", "as shift ←", (player) => down(player, -1, 1), "focus on the previous rank"],
+  [["Shift+ArrowDown"], "shift ↓", "", (player) => down(player, 1, FAR), `focus on the rank ${FAR} further down`],
+  [["Shift+ArrowUp"], "shift ↑", "", (player) => down(player, -1, FAR), `focus on the rank ${FAR} further up`],
   [["u"], "u", "next unit of this rank", (player) => player.steps.unit(1)],
   [["U"], "shift u", "previous unit of this rank", (player) => player.steps.unit(-1)],
   [["PageDown"], "page down", "next training step", (player) => player.steps.window(1)],
   [["PageUp"], "page up", "previous training step", (player) => player.steps.window(-1)],
   [["p"], "p", "this rank's peak of memory", (player) => player.steps.peak()],
-  [["Home"], "home", "first of this step, or event", (player) => player.steps.edge(false)],
-  [["End"], "end", "last of this step, or event", (player) => player.steps.edge(true)],
+  [["Home"], "home", "first beat of the step, or first event", (player) => player.steps.edge(false)],
+  [["End"], "end", "last beat of the step, or last event", (player) => player.steps.edge(true)],
   [["e"], "e", "by beats or by events", (player) => player.tellEvents(player.byBeats)],
   [["w"], "w", "the guided walk; escape ends it", (player) => player.walk.toggle()],
   ...TO_VIEWS,
@@ -120,8 +121,11 @@ const READING = [
   ["pointer", "hover lights an event everywhere, a click goes there"],
 ];
 
-/** How to read the picture, and the list of keys, shown under `?`. */
-export function help() {
+/**
+ * How to read the picture, and the list of keys, shown under `?`.
+ * @param {boolean} folded whether one of many ranks is in focus
+ */
+export function help(folded) {
   /** @type {(title: string, rows: string[][]) => HTMLElement} */
   const list = (title, rows) =>
     element(
@@ -133,10 +137,13 @@ export function help() {
   return element(
     "div",
     { class: "zl-help", hidden: "", role: "note", "aria-label": "How to read this, and the keyboard", tabindex: 0 },
-    list("How to read this", READING),
+    list(
+      "How to read this",
+      READING.filter(([what]) => folded || what !== "many ranks"),
+    ),
     list(
       "Keyboard",
-      KEYS.map(([, shown, what]) => [shown, what]),
+      KEYS.map(([, shown, few, , many]) => [shown, (folded && many) || few]).filter(([, what]) => what),
     ),
   );
 }

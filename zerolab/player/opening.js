@@ -12,12 +12,17 @@ import { codeOf } from "./derived.js";
  * Shows where a player opens, or what the page or the notebook asks for instead; returns the event where it opens.
  * @param {Player} player @param {Options} options
  */
-export function open(player, { event, walk }) {
+export function open(player, { event, walk, time }) {
   const { beats, byBeats, model } = player;
   const opening = byBeats ? beats.list[beats.opening()].t0 : 0;
   const opened = byBeats ? model.at(opening) : openingOf(model);
   if (byBeats && event === undefined) player.showTime(opening);
   else player.goto(event ?? opened);
+  if (time !== undefined) {
+    // By beats most moments lie between the ends of two events: that of the event is often in the beat before.
+    player.clock.time = time;
+    player.refresh();
+  }
   if (walk) player.walk.show(walk - 1, event === undefined);
   return opened;
 }

@@ -15,7 +15,7 @@ import { difference, Versus } from "./versus.js";
 export class Pair {
   /** @param {HTMLElement} host @param {PairPayload} payload @param {Options} [options] */
   constructor(host, payload, options = {}) {
-    const { keyboard, changed, event, ...shared } = options;
+    const { keyboard, changed, event, time, ...shared } = options;
     this.difference = payload.difference;
     this.said = payload.said;
     this.root = element("div", { class: "zl-pair" });
@@ -31,7 +31,7 @@ export class Pair {
         drawn: (one, frame) => this.#drawn(one, frame),
         altered: (one) => this.#match(one),
       });
-    this.first = player(payload.first, { keyboard, changed, event });
+    this.first = player(payload.first, { keyboard, changed, event, time });
     // Its keys are the first one's: one of them plays.
     this.second = player(payload.second, { keyboard: element("div") });
     listen(this.second.root, this.first);

@@ -2,7 +2,7 @@
 
 import { size } from "./derived.js";
 import { button, element, swatch } from "./dom.js";
-import { bytes, words } from "./format.js";
+import { bytes, spoken, words } from "./format.js";
 import { hover } from "./gestures.js";
 import { Ghost } from "./ghost.js";
 import { lastAtMost, STATE } from "./model.js";
@@ -236,7 +236,7 @@ function gatheredUnits(model, rank, category, index) {
       return { name, extra: owners ? (held - own) * weights[state] : 0 };
     })
     .filter(({ extra }) => extra > 0);
-  const shown = more.slice(0, 2).map(({ name, extra }) => `${name} whole +${bytes(extra)}`);
+  const shown = more.slice(0, 2).map(({ name, extra }) => `${spoken(name)} whole +${bytes(extra)}`);
   const rest = more.slice(2).reduce((sum, { extra }) => sum + extra, 0);
   return rest ? [...shown, `${more.length - 2} more whole +${bytes(rest)}`] : shown;
 }
@@ -256,7 +256,7 @@ function grownLast(model, category, index, device) {
   const line = cause && model.lineOf(cause.index);
   const label = line && model.payload.sources[line.source ?? -1]?.label;
   const where = label ? ` (line ${line.line} of ${fileOf(label)})` : "";
-  return [`last +${bytes(by)}${during}${cause?.unit ? ` of ${cause.unit}` : ""}${where}`];
+  return [`last +${bytes(by)}${during}${cause?.unit ? ` of ${spoken(cause.unit)}` : ""}${where}`];
 }
 
 /**

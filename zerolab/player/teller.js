@@ -1,6 +1,6 @@
 // What the chapters of the guided walk have in common: the unit and the rank they tell of, and where each came to rest.
 
-import { bytes } from "./format.js";
+import { atStart, bytes, spoken } from "./format.js";
 import { howManyBytes } from "./questions.js";
 
 /**
@@ -19,7 +19,7 @@ export class Teller {
     this.facts = facts;
     this.unit = unit;
     this.story = story;
-    this.name = unit.name;
+    this.name = spoken(unit.name); // in sentences
     this.start = facts.own[0].t0;
     this.rest = this.start; // of the chapter before
     /** @type {Set<string>} */
@@ -32,12 +32,12 @@ export class Teller {
    * @param {string} title @param {string[]} says @param {number} from @param {number} rest
    * @param {Question | null} [asks] @param {string[] | null} [units] as in `Chapter`
    */
-  add(title, says, from, rest, asks = null, units = [this.name]) {
+  add(title, says, from, rest, asks = null, units = [this.unit.name]) {
     const { beats } = this.facts;
     const last = beats.at(rest);
     const begin = Math.max(from, beats.list[Math.max(0, last - MOST_BEATS + 1)].t0);
-    const text = says.filter(Boolean).join(" ");
-    this.chapters.push({ title, says: text, from: begin, rest, first: beats.at(begin), last, units, asks });
+    const told = { title: atStart(title), says: atStart(says.filter(Boolean).join(" ")) };
+    this.chapters.push({ ...told, from: begin, rest, first: beats.at(begin), last, units, asks });
     this.rest = rest;
   }
 

@@ -507,6 +507,8 @@ export interface Flight extends Piece {
 
 export interface Options {
   event?: number;
+  /** The moment that was shown of it, in nanoseconds; without it the one just after it. */
+  time?: number;
   theme?: Theme | null;
   text?: boolean;
   view?: ViewName;
@@ -534,7 +536,7 @@ export interface Options {
 export interface WidgetModel {
   get(name: "event" | "walk"): number;
   /** What the panes showed last; empty before they have. */
-  get(name: "state"): { shown?: ViewName; beat?: object | null };
+  get(name: "state"): { shown?: ViewName; beat?: object | null; index?: number; time?: number };
   get(name: "payload" | "figure"): string;
   set(name: string, value: unknown): void;
   save_changes(): void;
