@@ -7,6 +7,8 @@ part of what the check must say of it. Of an engine they are classes, named alik
 from pathlib import Path
 
 from zerolab.exercises import load
+from zerolab.exercises.harness.failure import in_words
+from zerolab.runtime.faults import RankError
 
 FOLDER = Path(__file__).parent / "answers"
 IMPORTS = """\
@@ -32,3 +34,16 @@ def answers_to(exercise_id):
     path = FOLDER / f"{exercise_id.replace('-', '_')}.py"
     exec(compile(path.read_text(encoding="utf-8"), path.name, "exec"), namespace)  # noqa: S102
     return {name: value for name, value in namespace.items() if name.startswith(("right_", "wrong_"))}
+
+
+def said_on_ranks(exercise, answer, cluster, seed=1):
+    """What the check says of the answer on a cluster's ranks; empty if nothing."""
+    try:
+        for run in exercise.targets.runs(exercise, cluster.world_size, seed, 20.0):
+            recording = cluster.record(run.trial, answer, *run.arguments)
+            *_, last = run.verdicts(recording, cluster.world_size)
+            if last.why:
+                return last.why
+    except RankError as error:
+        return in_words(error, exercise.name)
+    return ""

@@ -84,6 +84,19 @@ def test_what_an_answer_prints_is_kept_up_to_a_length_and_shown_nowhere_else(cap
     assert capsys.readouterr().out == ""
 
 
+def test_an_answer_that_uses_its_arguments_up_is_judged_by_what_it_was_given():
+    text = """def gradient_peak(units, world_size):
+    peak = shards = 0
+    while units:
+        shard = -(-units.pop() // world_size)
+        peak = max(peak, shards + shard * world_size)
+        shards += shard
+    return 4 * peak
+"""
+    found = checked("gradient-peak", text, 1)
+    assert (found.passed, found.said) == (True, ["value right"])
+
+
 def test_an_exercise_on_ranks_is_refused():
     with pytest.raises(ValueError, match="zero1-average runs on ranks: open its lesson"):
         checked("zero1-average", "", 1)

@@ -234,7 +234,7 @@ def test_a_built_in_function_without_a_signature_is_run_and_judged():
 def test_where_two_lists_part_is_told():
     steps = [f"step {number}" for number in range(40)]
     assert first_difference([*steps[:30], "jump", *steps[31:]], steps, 0.0) == (
-        "at place 30 stands jump, and step 30 belongs there"
+        "at place 30 stands 'jump', and 'step 30' belongs there"
     )
     assert first_difference(steps[:-1], steps, 0.0) == "it has 39 items where 40 belong"
     assert first_difference(steps, list(steps), 0.0) == first_difference(3, 4, 0.0) == ""

@@ -38,6 +38,11 @@ def text():
     return held
 
 
+def view_of_bytes():
+    held = np.frombuffer(bytearray(MEGABYTE), np.uint8)[:10]
+    return held
+
+
 def freed_at_once():
     held = np.zeros(MEGABYTE, np.uint8)
     del held
@@ -57,7 +62,10 @@ def in_a_helpers_caller():
     return held
 
 
-@pytest.mark.parametrize("answer", [array, view, numbers, text, freed_at_once, in_an_attribute, in_a_helpers_caller])
+SEEN = [array, view, numbers, text, view_of_bytes, freed_at_once, in_an_attribute, in_a_helpers_caller]
+
+
+@pytest.mark.parametrize("answer", SEEN)
 def test_a_megabyte_is_seen_wherever_it_lies(answer):
     assert MEGABYTE <= highest(answer) < 1.3 * MEGABYTE
 

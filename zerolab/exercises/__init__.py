@@ -17,7 +17,7 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
     look_for        a sentence on what to see in the picture
     hints           three
     targets         what a right answer must reach; its class is the kind of the exercise
-    begins_broken   True where the cell holds a broken answer, the first of `wrong`, to be mended
+    begins_broken   True where the cell holds a broken answer, the first of `wrong`, to be fixed
     suspects        only in the clinic, which begins so too: what may be the matter, and what the picture says to each;
                     `telling(event)` says where that picture is opened
     wrong           five or more `Wrong`: edits of the solution as learners err, and what the check must say of each

@@ -1,6 +1,6 @@
 """Case 2.
 
-The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, mend it, and take the `hole` away.
+The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, fix it, and take the `hole` away.
 
 * `parameters`: the flat, of `world_size` equal shards; rank `r` owns shard `r`.
 * `gradients`: each step brings this rank's gradient, as large as the flat.
@@ -12,14 +12,14 @@ Targets, on 2, 3, 1 and 4 ranks:
 
 * after each step the parameters equal those of DDP under SGD with momentum, to 1e-6, on every rank;
 * with Adam a rank keeps `4Ψ + 4Ψ + 8Ψ/N` bytes;
-* each step is one `reduce_scatter` and one `all_gather`: mending it costs no traffic.
+* each step is one `reduce_scatter` and one `all_gather`: fixing it costs no traffic.
 """
 
 import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Gradients, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Gradients, OptimizerClass, last_update
 
 
 def zero1(
@@ -37,7 +37,7 @@ def zero1(
 
 
 solution = zero1
-hole = MEND
+hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, look at the end of each step in the timeline: which bar comes last now?"

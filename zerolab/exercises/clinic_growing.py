@@ -1,7 +1,7 @@
 """Case 3.
 
 The cell below is what was examined: ZeRO-2 over several units, broken. It also collects something for a plot of the
-gradients. Find the line, mend it, and take the `hole` away.
+gradients. Find the line, fix it, and take the `hole` away.
 
 * `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
 * `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first; each `gradient`
@@ -20,7 +20,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO2, Backwards, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO2, Backwards, OptimizerClass, last_update
 
 
 def zero2(
@@ -43,12 +43,10 @@ def zero2(
 
 
 solution = zero2
-hole = MEND
+hole = FIX
 given = COLLECTIVES
 telling = last_update
-look_for = (
-    "When it passes, press **Memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."
-)
+look_for = "When it passes, press **Memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."
 targets = ZERO2
 suspects = (
     Suspect(

@@ -1,6 +1,6 @@
 """Case 8.
 
-The cell below is what was examined: ZeRO-2 over several units, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: ZeRO-2 over several units, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
@@ -20,7 +20,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO2, Backwards, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO2, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -47,7 +47,7 @@ def telling(event: Event) -> bool:
 
 
 solution = zero2
-hole = MEND
+hole = FIX
 given = COLLECTIVES
 look_for = "When it passes, read one moment of the timeline from top to bottom: all ranks exchange the same unit."
 targets = ZERO2

@@ -1,6 +1,6 @@
 """Case 4.
 
-The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, mend it, and take the `hole` away.
+The cell below is what was examined: ZeRO-1 over one flat, broken. Find the line, fix it, and take the `hole` away.
 
 * `parameters`: the flat, of `world_size` equal shards; rank `r` owns shard `r`.
 * `gradients`: each step brings `(gradient, rows)`: this rank's gradient, which is the mean over the rows of its own
@@ -22,7 +22,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, GradientsWithRows, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, GradientsWithRows, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -47,7 +47,7 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = MEND
+hole = FIX
 given = COLLECTIVES
 look_for = "The picture is as before, byte for byte: this fault is one of numbers. The check compared them."
 targets = replace(ZERO1, shape="rows", batches="uneven")

@@ -1,6 +1,6 @@
 """Case 7.
 
-The cell below is what was examined: ZeRO-3, broken. Find what is missing, mend it, and take the `hole` away. A unit has
+The cell below is what was examined: ZeRO-3, broken. Find what is missing, fix it, and take the `hole` away. A unit has
 
 * `unit.mine`, this rank's shard of its flat, which the optimizer updates;
 * `unit.gather()`, which makes the flat whole on every rank by one `all_gather`, and `unit.release()`, which gives the
@@ -23,7 +23,7 @@ import torch
 
 from zerolab.engines.collectives import reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import MEND, ZERO3, Batches, OptimizerClass
+from zerolab.exercises.harness.stages import FIX, ZERO3, Batches, OptimizerClass
 from zerolab.exercises.harness.unit import ShardedUnit
 from zerolab.recording.events import Event
 
@@ -57,7 +57,7 @@ def telling(event: Event) -> bool:
 
 
 solution = zero3
-hole = MEND
+hole = FIX
 given = "from zerolab.engines.collectives import all_reduce, reduce_scatter"
 look_for = (
     "When it passes, the parameters in the picture are a wave: one unit is whole, then the next one, there and back."

@@ -1,6 +1,6 @@
 """Case 1.
 
-The cell below is what was examined: ZeRO-1 over several units, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: ZeRO-1 over several units, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
@@ -23,7 +23,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Backwards, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -51,7 +51,7 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = MEND
+hole = FIX
 given = f"import torch\n\n{COLLECTIVES}"
 look_for = (
     "When it passes, all timelines show the same exchanges in step 2, although each rank left out a different unit."

@@ -1,7 +1,7 @@
 """Case 6.
 
 The cell below is what was examined: ZeRO-1 over several units, broken. It was written so that exchanges run while
-backward goes on. Find what is wrong, mend it, and take the `hole` away.
+backward goes on. Find what is wrong, fix it, and take the `hole` away.
 
 * `units`: each unit's flat, of `world_size` equal shards; rank `r` owns shard `r` of every unit.
 * `backwards`: one backward pass a step. It gives `(number, gradient)` from the last unit to the first.
@@ -22,7 +22,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, MEND, ZERO1, Backwards, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Backwards, OptimizerClass, last_update
 
 
 def zero1(
@@ -45,7 +45,7 @@ def zero1(
 
 
 solution = zero1
-hole = MEND
+hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, look where the waits for reduce_scatter end in the timeline, and where the update begins."

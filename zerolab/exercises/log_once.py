@@ -16,6 +16,7 @@ Targets, on 2, 3, 1 and 4 ranks:
 * one `all_reduce` on every rank, and no other exchange.
 """
 
+import math
 import random
 from typing import Any
 
@@ -39,18 +40,21 @@ def log_step(losses: torch.Tensor, counts: torch.Tensor) -> float:
 
 
 def draw(dice: random.Random, world_size: int) -> Arguments:
-    """Losses around 4 and very different counts; on one rank a micro-batch has no token."""
+    """Losses around 4 and very different counts; on one rank a micro-batch has no token, on one of four none has."""
     numbers = np.random.default_rng(dice.randrange(2**31))
     losses = numbers.uniform(2, 6, (world_size, PARTS)).astype(np.float32)
     counts = np.array([[dice.randrange(1, 40) * (1 + 3 * rank) for _ in range(PARTS)] for rank in range(world_size)])
     empty = dice.randrange(world_size), dice.randrange(PARTS)
     losses[empty], counts[empty] = np.nan, 0
+    if world_size == 4:
+        masked = dice.randrange(4)
+        losses[masked], counts[masked] = np.nan, 0
     return list(zip(losses, counts.astype(np.float32), strict=True))
 
 
 def mean(arguments: Arguments, _rank: int) -> float:
-    """Over all tokens of all ranks."""
-    return sum(map(_total, arguments)) / sum(float(counts.sum()) for _, counts in arguments)
+    """Over all tokens of all ranks; `nan` if there is none."""
+    return sum(map(_total, arguments)) / (sum(float(counts.sum()) for _, counts in arguments) or math.nan)
 
 
 def own(arguments: Arguments, rank: int) -> float:
@@ -65,7 +69,8 @@ def of_ranks(arguments: Arguments, _rank: int) -> float:
 
 def of_parts(arguments: Arguments, _rank: int) -> float:
     """The mean of the ranks' means over micro-batches."""
-    return sum(float(np.nanmean(losses)) for losses, _ in arguments) / len(arguments)
+    means = [float(np.nansum(losses)) / ((counts > 0).sum() or math.nan) for losses, counts in arguments]
+    return sum(means) / len(means)
 
 
 def _total(argument: tuple[Any, ...]) -> float:

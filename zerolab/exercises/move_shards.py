@@ -19,13 +19,20 @@ Targets, on 1, 2, 3 and 4 ranks:
 """
 
 import random
-from typing import Any
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 from zerolab.exercises import RankTargets, Wrong
+from zerolab.exercises.harness.targets import Judgement, Run
+
+if TYPE_CHECKING:
+    from zerolab.exercises.harness.exercise import Exercise
+    from zerolab.recording.recording import Recording
 
 
 def move_shards(mine: torch.Tensor, numel: int, after: int, rank: int, world_size: int) -> torch.Tensor:
@@ -55,11 +62,34 @@ def move_shards(mine: torch.Tensor, numel: int, after: int, rank: int, world_siz
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """A flat that neither number of ranks divides; one rank fewer, so that new shards begin within old ones."""
-    numel = 12 * dice.randrange(300, 500) + 1
+    """A flat that neither number of ranks divides; one rank fewer, so that new shards begin within old ones.
+
+    Of four ranks two go on: rank 3's shard goes to one that is no neighbour.
+    """
+    return cut(dice, 12 * dice.randrange(300, 500) + 1, 2 if world_size == 4 else max(1, world_size - 1), world_size)
+
+
+def cut(dice: random.Random, numel: int, after: int, world_size: int) -> list[tuple[Any, ...]]:
+    """A flat of so many elements, for each rank its shard."""
     flat = np.random.default_rng(dice.randrange(2**31)).standard_normal(numel).astype(np.float32)
-    after = max(1, world_size - 1)
     return [(shard(flat, rank, world_size), numel, after, rank, world_size) for rank in range(world_size)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moves(RankTargets):
+    """On four ranks there is one run more, with a flat of one element: of three that go on, two get nothing."""
+
+    def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
+        """That one comes first, so that the picture is of the other."""
+        if world_size == 4:
+            of_one = RankTargets(**vars(self) | {"draw": lambda dice, _world_size: cut(dice, 1, 3, 4)})
+            (run,) = of_one.runs(exercise, world_size, seed, seconds)
+
+            def judge(recording: "Recording") -> Iterator[Judgement]:
+                yield "one element", next((why for _, why in run.judge(recording) if why), "")
+
+            yield replace(run, judge=judge)
+        yield from super().runs(exercise, world_size, seed, seconds)
 
 
 def span(numel: int, owner: int, ranks: int) -> tuple[int, int]:
@@ -99,7 +129,7 @@ solution = move_shards
 hole = "keep what stays, send what goes, receive what comes"
 given = "import torch\nimport torch.distributed as dist"
 look_for = "On four ranks, follow rank 3's shard: it goes to one rank, and every other rank hands a piece down."
-targets = RankTargets(
+targets = Moves(
     draw=draw,
     wanted=lambda arguments, rank: torch.from_numpy(shard(whole(arguments), rank, arguments[rank][2])),
     sent=lambda arguments, _world_size: len(arguments[0]) - kept(arguments),

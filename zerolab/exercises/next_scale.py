@@ -35,13 +35,23 @@ def next_scale(mine: torch.Tensor, scale: float) -> float:
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """Shards with a `nan` on one rank alone, none on three, and an `inf` on one of two and on two of four."""
+    """Shards with a `-inf` on one rank alone, none on three, an `inf` on one of two and a `nan` on two of four.
+
+    Of these rank 0 has none: with one there, gloo's MAX gives `nan` to all, and it drops the `nan` of any other rank.
+    """
     numbers, scale = np.random.default_rng(dice.randrange(2**31)), float(2 ** dice.randrange(8, 17))
-    # Each number is far below 65,504, the largest in fp16, and their sum beyond it.
+    # Each number is far smaller than 65,504, the largest in fp16, and their sum is beyond it: most are below zero.
     size = 3000 + dice.randrange(500)
-    shards = [numbers.uniform(40, 90, size).astype(np.float16) for _ in range(world_size)]
-    for rank in dice.sample(range(world_size), {1: 1, 2: 1, 3: 0, 4: 2}[world_size]):
-        shards[rank][dice.randrange(size)] = np.nan if world_size == 1 else np.inf
+    signs = numbers.choice([1, -1], (world_size, size), p=[0.1, 0.9])
+    shards = list((signs * numbers.uniform(40, 90, signs.shape)).astype(np.float16))
+    overflow, ranks = {
+        1: (-np.inf, [0]),
+        2: (np.inf, [dice.randrange(2)]),
+        3: (None, []),
+        4: (np.nan, dice.sample([1, 2, 3], 2)),
+    }[world_size]
+    for rank in ranks:
+        shards[rank][dice.randrange(size)] = overflow
     return [(mine, scale) for mine in shards]
 
 
@@ -83,6 +93,12 @@ wrong = (
         replace="(~mine.isfinite()).any()",
         by="mine.isinf().any()",
         gives=lambda arguments, _rank: halved(arguments, any(np.isinf(mine).any() for mine, _ in arguments)),
+    ),
+    Wrong(
+        says="does not see `-inf`, which is the smallest of all numbers",
+        replace="(~mine.isfinite()).any()",
+        by="(~mine.max().isfinite())",
+        gives=lambda arguments, _rank: halved(arguments, any(not np.isfinite(mine.max()) for mine, _ in arguments)),
     ),
     Wrong(
         says="takes the scale for too large though every number is finite: the sum of many overflows in fp16",

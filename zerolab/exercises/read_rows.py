@@ -19,15 +19,22 @@ Targets, on 1, 2, 3 and 4 ranks:
 """
 
 import random
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors.torch  # noqa: F401  (what is forbidden must be there)
 import torch
 import torch.distributed as dist
 from safetensors import safe_open
 
 from zerolab.exercises import RankTargets, Wrong
+from zerolab.exercises.harness.recorded import SLACK, outside_in_words
 from zerolab.exercises.harness.stored import StoredTensors
+from zerolab.exercises.harness.targets import Judgement
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
 
 
 def read_rows(path: Any, name: str) -> torch.Tensor:
@@ -74,6 +81,14 @@ def left_to_the_last(arguments: list[tuple[Any, ...]], rank: int) -> Any:
     return weight[rank * (len(weight) // len(arguments)) :] if rank == len(arguments) - 1 else floored(arguments, rank)
 
 
+def read_into_memory(recording: "Recording", arguments: list[tuple[Any, ...]]) -> Iterator[Judgement]:
+    """Who holds more than its rows outside of torch, where nothing is mapped."""
+    for rank, (_, outside) in enumerate(recording.results or []):
+        rows = rows_of(arguments, rank).nbytes
+        if outside > rows + SLACK:
+            yield "scratch", outside_in_words(rank, outside, rows)
+
+
 def with_its_memory(returned: Any) -> Any:
     """A tensor that is a view of something larger, as a sentence."""
     if isinstance(returned, torch.Tensor) and returned.untyped_storage().nbytes() > returned.nbytes:
@@ -89,6 +104,8 @@ targets = RankTargets(
     draw=draw,
     wanted=lambda arguments, rank: torch.from_numpy(rows_of(arguments, rank)),
     reads=with_its_memory,
+    forbids=("safetensors.torch:load",),
+    seen=read_into_memory,
     collectives=lambda _world_size: (),
     # What is mapped counts as held, the whole weight, however little of it is read.
     scratch=lambda arguments, _world_size: arguments[0].arrays()[arguments[1]].nbytes,

@@ -1,6 +1,6 @@
 """Case 15.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
@@ -30,7 +30,7 @@ from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.onranks import Arguments
 from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, mean_error, trained
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def only(model: nn.Module, batches: Batches, *, part: int) -> None:
 
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, the reductions stand in the last of the three backward passes, just before the update."
 targets = like_one_process(mean_error, seen=seen)

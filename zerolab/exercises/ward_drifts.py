@@ -1,6 +1,6 @@
 """Case 10.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
@@ -15,7 +15,10 @@ Targets, on 2, 3 and 4 ranks:
 * its weights equal those of one process that reads the rows of all ranks at once and clips, to 1e-5.
 """
 
+import math
+import random
 from functools import partial
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,6 +27,7 @@ from torch.distributed.fsdp import fully_shard
 
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness import sharded
 from zerolab.exercises.harness.sharded import (
     GIVEN,
     Batches,
@@ -31,7 +35,7 @@ from zerolab.exercises.harness.sharded import (
     mean_error,
     trained,
 )
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
@@ -53,8 +57,18 @@ def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
     return model
 
 
-def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0) -> None:
-    """By the norm of the whole gradient, which is taken for `factor` times as large."""
+def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
+    """As for the others, but on two ranks the first step's gradient is too small to be clipped."""
+    drawn = sharded.draw(dice, world_size)
+    if world_size == 2:  # which are tried first: whoever always scales is found out at once
+        for rows, wanted in drawn:
+            rows[0] *= 0.01
+            wanted[0] *= 0.01
+    return drawn
+
+
+def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0, always: bool = False) -> None:
+    """By the norm of the whole gradient, which is taken for `factor` times as large; if it is small too, `always`."""
     mean_error(model, batches)
     weights = list(model.parameters())
     norm = (
@@ -62,7 +76,7 @@ def clipped(model: nn.Module, batches: Batches, *, factor: float = 1.0) -> None:
     )
     for weight in weights:
         if weight.grad is not None:
-            weight.grad.mul_(min(1.0, 0.25 / norm.item()))
+            weight.grad.mul_(min(math.inf if always else 1.0, 0.25 / norm.item()))
 
 
 def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
@@ -80,10 +94,10 @@ def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
 
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, of a single number."
-targets = like_one_process(clipped)
+targets = like_one_process(clipped, draw=draw)
 suspects = (
     Suspect(
         says="Some ranks read the same rows.",
@@ -134,6 +148,12 @@ wrong = (
         gives=lambda arguments, _rank: trained(arguments, partial(apart, largest=True)),
         replace="        dist.all_reduce(squares)\n",
         by="        dist.all_reduce(squares, op=dist.ReduceOp.MAX)\n",
+    ),
+    Wrong(
+        says="scales a gradient up that is small enough as it is",
+        gives=lambda arguments, _rank: trained(arguments, partial(clipped, always=True)),
+        replace="min(1.0, 0.25 / squares.sqrt().item())",
+        by="0.25 / squares.sqrt().item()",
     ),
     Wrong(
         says="right is",

@@ -1,6 +1,6 @@
 """Case 9.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.sharded import GIVEN, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import MEND, last_update
+from zerolab.exercises.harness.stages import FIX, last_update
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
@@ -44,7 +44,7 @@ ORDER = """    for layer in model.children():
 """
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, the table says `equal` for every rank: an update has reached the model."
 targets = like_one_process(mean_error)

@@ -1,6 +1,6 @@
 """Case 12.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
@@ -25,8 +25,9 @@ from torch.distributed.fsdp import fully_shard
 
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
+from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.sharded import GIVEN, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 from zerolab.recording.events import Event
 
 
@@ -54,7 +55,10 @@ SAVED = """    weights = [weight.full_tensor().detach().flatten() for weight in 
 
 def of_rank_0(value: Any) -> Any:
     """What rank 0 returned; of another rank nothing."""
-    return whole(value) if dist.get_rank() == 0 else None
+    if dist.get_rank() > 0:
+        return None
+    # Not gathered, as the other ranks need not have one.
+    return Words("a model where its weights end to end are asked for") if isinstance(value, nn.Module) else value
 
 
 def on_rank_0(weights: torch.Tensor, rank: int) -> torch.Tensor | None:
@@ -77,7 +81,7 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, the last gathers of the timeline stand on all ranks."
 targets = replace(

@@ -1,6 +1,6 @@
 """Case 14.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them.
@@ -26,7 +26,7 @@ from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.onranks import Arguments
 from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, judge_kept, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 from zerolab.exercises.harness.targets import Judgement
 from zerolab.recording.events import Event
 
@@ -86,7 +86,7 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, in forward each layer becomes whole and goes again, and backward gathers it once more."
 targets = like_one_process(mean_error, seen=seen)

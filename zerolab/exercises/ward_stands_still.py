@@ -1,6 +1,6 @@
 """Case 13.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the rows that this rank reads, and what the model should make of them. In one step
@@ -30,7 +30,7 @@ from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, trained, whole
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 from zerolab.recording.events import Event
 
 SPOILED = "weights that are nan"
@@ -91,7 +91,7 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, and in one step no rank has a backward pass."
 targets = like_one_process(without_it, draw=draw, reads=or_spoiled, world_sizes=(4, 2, 3))

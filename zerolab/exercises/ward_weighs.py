@@ -1,6 +1,6 @@
 """Case 11.
 
-The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, mend it, and take the `hole`
+The cell below is what was examined: a loop over `fully_shard`, broken. Find the line, fix it, and take the `hole`
 away.
 
 * `inputs`, `targets`: of every step the tokens that this rank reads, and what the model should make of them.
@@ -29,7 +29,7 @@ from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
 from zerolab.exercises.harness.sharded import GIVEN, Batches, like_one_process, trained
-from zerolab.exercises.harness.stages import MEND
+from zerolab.exercises.harness.stages import FIX
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor) -> nn.Module:
@@ -81,7 +81,7 @@ WEIGHTED = """        number = weights.sum()
 """
 
 solution = train
-hole = MEND
+hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, of a single number."
 targets = like_one_process(weighted, draw=draw)

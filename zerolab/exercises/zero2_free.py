@@ -20,7 +20,7 @@ Targets, for `Ψ` parameters in fp32, on 1, 2, 3 and 4 ranks:
 * the optimizer of rank `r` updates shard `r` of each unit from the **mean** of all ranks' gradients;
 * after each step the parameters equal those of DDP under SGD with momentum, to 1e-6;
 * with Adam a rank keeps `4Ψ + 4Ψ/N + 8Ψ/N` bytes at the update: no variable may hold the whole gradient of a unit then.
-  A copy of your own shards is free;
+  A copy of your own shards is free, and so is extra memory of one shard of the largest unit (scratch);
 * it never holds whole gradients of more than two units;
 * each step is one `reduce_scatter` and one `all_gather` for each unit: `2 (N-1)/N Ψ` elements sent.
 """

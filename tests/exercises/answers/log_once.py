@@ -128,3 +128,12 @@ def wrong_returns_nothing(losses, counts):
     """returned nothing"""
     sums = torch.stack([(losses * counts).nansum(), counts.sum()])
     dist.all_reduce(sums)
+
+
+def wrong_own_mean_by_its_tokens(losses, counts):
+    """got nan"""
+    number = counts.sum()
+    own = (losses * counts).nansum() / number
+    sums = torch.stack([own * number, number])
+    dist.all_reduce(sums)
+    return (sums[0] / sums[1]).item()

@@ -5,7 +5,7 @@ def sharded(model, **options):
     return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
 
-def loop(model, optimizer, inputs, targets, *, syncs=None, kept=None, each=None, last=None, divides=True):
+def loop(model, optimizer, inputs, targets, *, syncs=None, kept=None, as_kept=None, each=None, last=None, divides=True):
     """The right loop, with what an answer does otherwise put in."""
     log, largest = [], 0.0
     for step in range(len(inputs)):
@@ -19,7 +19,7 @@ def loop(model, optimizer, inputs, targets, *, syncs=None, kept=None, each=None,
             loss.backward()
             largest = max(largest, said.abs().max().item())
             if kept is not None:
-                kept.append(said.detach())
+                kept.append(said.detach() if as_kept is None else as_kept(said.detach()))
             total += loss.detach() if each is None else each(loss.detach())
         optimizer.step()
         optimizer.zero_grad()
@@ -94,6 +94,11 @@ def right_log_gathered(model, inputs, targets):
     return loop(model, sharded(model), inputs, targets, syncs=is_last, last=gathered)
 
 
+def right_a_list_with_the_log_as_a_tensor(model, inputs, targets):
+    model, log, largest = loop(model, sharded(model), inputs, targets, syncs=is_last)
+    return [model, torch.tensor(log), torch.tensor([largest])]
+
+
 def wrong_the_model_only(model, inputs, targets):
     """The whole model is one unit"""
     fully_shard(model)
@@ -160,6 +165,18 @@ def wrong_outputs_kept(model, inputs, targets):
     return loop(model, sharded(model), inputs, targets, syncs=is_last, kept=[])
 
 
+def wrong_outputs_kept_as_numpy(model, inputs, targets):
+    """bytes outside of torch, in numpy arrays, lists or the like; 2,048 are enough"""
+    return loop(
+        model, sharded(model), inputs, targets, syncs=is_last, kept=[], as_kept=lambda said: said.numpy().copy()
+    )
+
+
+def wrong_outputs_kept_as_lists(model, inputs, targets):
+    """bytes outside of torch, in numpy arrays, lists or the like; 2,048 are enough"""
+    return loop(model, sharded(model), inputs, targets, syncs=is_last, kept=[], as_kept=torch.Tensor.tolist)
+
+
 def wrong_log_in_each_micro_batch(model, inputs, targets):
     """the log needs one number a step, and one exchange"""
 
@@ -188,12 +205,12 @@ def wrong_not_divided(model, inputs, targets):
 
 
 def wrong_own_log(model, inputs, targets):
-    """right is"""
+    """for `log`; right is ["""
     return loop(model, sharded(model), inputs, targets, syncs=is_last, last=torch.Tensor.item)
 
 
 def wrong_model_only_returned(model, inputs, targets):
-    """right is"""
+    """rank 0 got something else than model, log and largest"""
     return loop(model, sharded(model), inputs, targets, syncs=is_last)[0]
 
 

@@ -225,3 +225,42 @@ def wrong_shard_sent_whole(mine, numel, after, rank, world_size):
     for work in works:
         work.wait()
     return torch.cat(shards)[rank * larger : (rank + 1) * larger].clone() if rank < after else mine[:0]
+
+
+def wrong_neighbours_only(mine, numel, after, rank, world_size):
+    """`move_shards` hangs"""
+    size, larger = -(-numel // world_size), -(-numel // after)
+    had = rank * size, min((rank + 1) * size, numel)
+    gets = (rank * larger, min((rank + 1) * larger, numel)) if rank < after else (had[1], had[1])
+    head, tail = max(0, gets[0] - had[0]), max(0, gets[1] - had[1])
+    more, works = torch.empty(tail), []
+    if head:
+        works.append(dist.isend(mine[:head], rank - 1))
+    if tail:
+        works.append(dist.irecv(more, rank + 1))
+    for work in works:
+        work.wait()
+    return torch.cat([mine[head:], more])
+
+
+def wrong_begins_beyond_the_end(mine, numel, after, rank, world_size):
+    """negative dimension"""
+
+    def span(owner, ranks):
+        size = -(-numel // ranks)
+        return owner * size, min((owner + 1) * size, numel)
+
+    had, gets = span(rank, world_size), span(rank, after) if rank < after else (0, 0)
+    new, works = torch.empty(gets[1] - gets[0]), []
+    for other in range(world_size):
+        common = _overlap(gets, span(other, world_size))
+        if common and other == rank:
+            new[common[0] - gets[0] : common[1] - gets[0]] = mine[common[0] - had[0] : common[1] - had[0]]
+        elif common:
+            works.append(dist.irecv(new[common[0] - gets[0] : common[1] - gets[0]], other))
+        common = _overlap(had, span(other, after)) if other < after else None
+        if common and other != rank:
+            works.append(dist.isend(mine[common[0] - had[0] : common[1] - had[0]], other))
+    for work in works:
+        work.wait()
+    return new

@@ -111,3 +111,24 @@ def wrong_by_a_gather(mine, scale):
     everyone = [torch.zeros_like(bad) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, bad)
     return scale / 2 if any(everyone) else scale
+
+
+def wrong_by_the_largest(mine, scale):
+    """does not see `-inf`"""
+    largest = mine.max().float()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return scale if largest.isfinite() else scale / 2
+
+
+def wrong_by_inf_or_nan(mine, scale):
+    """does not see `-inf`"""
+    bad = ((mine == math.inf) | mine.isnan()).any().float()
+    dist.all_reduce(bad, op=dist.ReduceOp.MAX)
+    return scale / 2 if bad else scale
+
+
+def wrong_by_the_largest_in_size(mine, scale):
+    """does not see `nan`"""
+    largest = mine.abs().max().float()
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    return scale if largest.isfinite() else scale / 2

@@ -26,6 +26,11 @@ def right_with_a_group(number):
     return number.detach()
 
 
+def right_as_a_number(number):
+    dist.all_reduce(number, op=dist.ReduceOp.PRODUCT)
+    return number.item()
+
+
 def wrong_sum(number):
     """adds the numbers up"""
     dist.all_reduce(number)

@@ -139,3 +139,26 @@ def wrong_the_shape_only(path, name):
     """right is"""
     with safe_open(path, framework="pt") as file:
         return file.get_slice(name).get_shape()
+
+
+def wrong_loads_all_bytes(path, name):
+    """load is a finished answer"""
+    from safetensors.torch import load
+
+    with open(path, "rb") as file:
+        weight = load(file.read())[name]
+    most = -(-len(weight) // dist.get_world_size())
+    return weight[dist.get_rank() * most : (dist.get_rank() + 1) * most].clone()
+
+
+def wrong_reads_all_bytes(path, name):
+    """bytes outside of torch"""
+    import json
+
+    with open(path, "rb") as file:
+        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+        content = bytearray(file.read())
+    (rows, columns), (start, stop) = header[name]["shape"], header[name]["data_offsets"]
+    weight = torch.frombuffer(content, dtype=torch.float32, count=(stop - start) // 4, offset=start).view(rows, columns)
+    most = -(-rows // dist.get_world_size())
+    return weight[dist.get_rank() * most : (dist.get_rank() + 1) * most].clone()

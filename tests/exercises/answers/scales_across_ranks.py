@@ -132,3 +132,12 @@ def wrong_who_shares_nothing_stays_away(mine, first, numel, block):
         dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     each = (largest / 127)[numbers]
     return (mine / each).round() * each
+
+
+def wrong_a_block_more_where_none_is_begun(mine, first, numel, block):
+    """the target is"""
+    numbers = (first + torch.arange(len(mine))) // block
+    largest = torch.zeros(numel // block + 1).scatter_reduce_(0, numbers, mine.abs(), "amax")
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    each = (largest / 127)[numbers]
+    return (mine / each).round() * each

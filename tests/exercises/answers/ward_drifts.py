@@ -264,3 +264,19 @@ def wrong_returns_nothing(inputs, targets):
             shard.mul_(min(1.0, 0.25 / squares.sqrt().item()))
         optimizer.step()
     model.eval()
+
+
+def wrong_small_ones_scaled_up(inputs, targets):
+    """scales a gradient up that is small enough as it is"""
+    model = sharded()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for rows, wanted in zip(inputs, targets, strict=True):
+        optimizer.zero_grad()
+        nn.functional.mse_loss(model(rows), wanted).backward()
+        shards = [weight.grad.to_local() for weight in model.parameters()]
+        squares = torch.stack([shard.square().sum() for shard in shards]).sum()
+        dist.all_reduce(squares)
+        for shard in shards:
+            shard.mul_(0.25 / squares.sqrt().item())
+        optimizer.step()
+    return model

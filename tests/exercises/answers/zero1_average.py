@@ -94,6 +94,30 @@ def right_gathers_at_the_start_of_the_next_step_too_late_no_just_a_helper(
     return optimizer
 
 
+def right_into_a_shard_of_each_step(parameters, gradients, optimizer_cls, rank, world_size):
+    mine = parameters.chunk(world_size)[rank]
+    optimizer = optimizer_cls([mine])
+    for gradient in gradients:
+        out = torch.empty_like(mine)
+        dist.reduce_scatter_tensor(out, gradient)
+        mine.grad = out / world_size
+        optimizer.step()
+        dist.all_gather_into_tensor(parameters, mine)
+    return optimizer
+
+
+def right_into_grad(parameters, gradients, optimizer_cls, rank, world_size):
+    mine = parameters.chunk(world_size)[rank]
+    optimizer = optimizer_cls([mine])
+    for gradient in gradients:
+        mine.grad = torch.empty_like(mine)
+        dist.reduce_scatter_tensor(mine.grad, gradient)
+        mine.grad /= world_size
+        optimizer.step()
+        dist.all_gather_into_tensor(parameters, mine)
+    return optimizer
+
+
 def wrong_updates_a_copy(parameters, gradients, optimizer_cls, rank, world_size):
     """updates a copy"""
     mine = parameters.chunk(world_size)[rank].clone()

@@ -1,4 +1,4 @@
-"""The clinic: broken answers are run on purpose, looked at from outside, and diagnosed before they are mended."""
+"""The clinic: broken answers are run on purpose, looked at from outside, and diagnosed before they are fixed."""
 
 import dataclasses
 import random
@@ -33,7 +33,7 @@ class Patient:
     """A broken answer that was run: what can be seen of it without reading it.
 
     Attributes:
-        exercise_id: the exercise that mends it.
+        exercise_id: the exercise that fixes it.
         recording: of a run, in the first ward under Adam; of one that hung, what the ranks had recorded by then.
         noted: of a run under SGD, what was seen on each rank; empty if it hung, and in the second ward.
         setup: the model and the batches that it got; None in the second ward.

@@ -182,11 +182,11 @@ class Exercise:
         return source.replace(wrong.replace, wrong.by)
 
     def broken_source(self) -> str:
-        """What a learner gets to mend: the first wrong answer, without its docstring."""
+        """What a learner gets to fix: the first wrong answer, without its docstring."""
         source = self.wrong_source(self.wrong[0])
         (function,) = ast.parse(source).body
         if not isinstance(function, ast.FunctionDef):
-            raise TypeError(f"{self.id}: what is to be mended must be a function")
+            raise TypeError(f"{self.id}: what is to be fixed must be a function")
         first = function.body[1 if ast.get_docstring(function) is not None else 0]
         head, *lines = source.splitlines()
         return "\n".join([head, *lines[first.lineno - 2 :], ""])

@@ -109,7 +109,8 @@ class FunctionTargets(Targets):
 def trial(answer: Callable[..., Any], inputs: Inputs, forbids: tuple[str, ...], seconds: float) -> list[Any]:
     """What the answer gives for each set of inputs, as plain data. Raises OutOfTime after so many seconds."""
     with finished_answers_out_of_reach(answer, forbids), at_most(seconds):
-        return [listed(plain(answer(*arguments.values()))) for arguments in inputs]
+        # A copy, because the answer may write into what it gets: in this process the same inputs are judged afterwards.
+        return [listed(plain(answer(*arguments.values()))) for arguments in copy.deepcopy(inputs)]
 
 
 def _values(recording: "Recording") -> list[Any]:

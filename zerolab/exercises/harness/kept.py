@@ -8,6 +8,7 @@ import torch
 
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.views import share_memory
+from zerolab.exercises.harness.futures import futures_followed
 from zerolab.runtime.observers import Call, Observer, watching
 
 
@@ -44,7 +45,7 @@ class Kept(Observer):
 
 @contextmanager
 def nothing_lost() -> Iterator[Kept]:
-    """Keeps every message that is started until the end."""
+    """Keeps every message that is started until the end, and counts every way of waiting for one."""
     kept = Kept()
-    with watching(kept):
+    with watching(kept), futures_followed():
         yield kept

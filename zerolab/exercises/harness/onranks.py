@@ -16,7 +16,7 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
-from zerolab.exercises.harness.plain import describe, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, plain, same
 from zerolab.exercises.harness.recorded import SLACK, judge_waits, outside_in_words, started
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
@@ -94,17 +94,27 @@ class RankTargets(Targets):
         misses = [rank for rank in ranks if not same(given[rank], right[rank], self.tolerance)]
         if not misses:
             return ""
-        rank = misses[0]
-        if given[rank] is None:
-            return f"`{exercise.name}` returned nothing on rank {rank}; it should return {describe(right[rank])}."
-        why = f"rank {rank} got {describe(given[rank])}; right is {describe(right[rank])}"
+        # Told before what another rank got, which may be for want of it; but a mistake that has a name is told by that.
+        silent = next((rank for rank in misses if given[rank] is None), None)
+        why = self._explain_miss(misses[0], given[misses[0]], right[misses[0]])
         for wrong in exercise.wrong:
             # Wrong answers on ranks are not run here; they say in closed form what they would give.
             if wrong.gives is not None:
                 mistaken = [plain(wrong.gives(arguments, rank)) for rank in ranks]
-                if same(list(given), mistaken, self.tolerance):
+                if silent != misses[0] and same(list(given), mistaken, self.tolerance):
                     return f"{why}. Your function {wrong.says}."
+        if silent is not None:
+            return f"`{exercise.name}` returned nothing on rank {silent}; it should return {describe(right[silent])}."
         return f"{why}."
+
+    def _explain_miss(self, rank: int, given: Any, right: Any) -> str:
+        part = ""
+        if isinstance(given, dict) and isinstance(right, dict) and given.keys() == right.keys():
+            part = next(key for key in right if not same(given[key], right[key], self.tolerance))
+            given, right = given[part], right[part]
+        why = f"rank {rank} got {describe(given)}{f' for `{part}`' if part else ''}; right is {describe(right)}"
+        where = first_difference(given, right, self.tolerance)
+        return f"{why}: {where}" if where else why
 
     def _judge_sent(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
         made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial has two

@@ -87,8 +87,8 @@ def _size(roots: list[Any]) -> tuple[int, int]:
     while roots:
         thing = roots.pop()
         references += 1
-        while isinstance(thing, np.ndarray) and isinstance(thing.base, np.ndarray):
-            thing = thing.base  # a view holds all of it
+        while isinstance(thing, np.ndarray) and isinstance(thing.base, (np.ndarray, memoryview)):
+            thing = getattr(thing.base, "obj", thing.base)  # a view holds all of it, be it an array or bytes
         if id(thing) not in seen:
             seen.add(id(thing))
             size, inside = _look_into(thing)

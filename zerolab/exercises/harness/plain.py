@@ -7,11 +7,20 @@ import sys
 from numbers import Real
 from typing import Any
 
+FEW = 6  # elements of an array that are shown one by one
+
+
+class Words(str):
+    """What is said of a value that is no plain data; text of the answer's own is quoted, and this is not."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
 
 def plain(value: Any) -> Any:
     """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
-    # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
-    if _is("torch.Tensor", value):
+    if _is("torch.Tensor", value) and not hasattr(value, "to_local"):  # all of a DTensor would have to be gathered
+        # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
         whole = value.detach().cpu()
         value = (whole.double() if whole.is_floating_point() else whole).numpy().copy()
     if _is("numpy.generic", value) or (_is_array(value) and value.ndim == 0):
@@ -25,7 +34,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, Real):  # a Fraction
         return float(value)
     # Never the value itself: whatever a learner returns has to cross from a process to this one.
-    return f"<{type(value).__name__}>"
+    return Words(f"<{type(value).__name__}>")
 
 
 def listed(value: Any) -> Any:
@@ -37,12 +46,13 @@ def listed(value: Any) -> Any:
 
 def same(one: Any, other: Any, tolerance: float) -> bool:
     """Whether two plain values agree: numbers to `tolerance`, relative to those above 1, everything else exactly."""
+    one, other = _alike(one, other)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(*pair, tolerance) for pair in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(same(one[key], other[key], tolerance) for key in other)
     if _is_array(one) and _is_array(other):
-        return one.shape == other.shape and bool((abs(one - other) <= tolerance * abs(other).clip(1)).all())
+        return one.shape == other.shape and bool(_agreeing(one, other, tolerance).all())
     if _is_number(one) and _is_number(other):
         return bool(abs(one - other) <= tolerance * max(1, abs(other)))
     # True is no 1 here: a function that says yes has not counted.
@@ -50,24 +60,85 @@ def same(one: Any, other: Any, tolerance: float) -> bool:
 
 
 def first_difference(one: Any, other: Any, tolerance: float) -> str:
-    """Where two lists part, as `describe` shows only how they begin. Empty for what is no list, or is equal."""
-    if not (isinstance(one, list) and isinstance(other, list)) or same(one, other, tolerance):
+    """What `describe` does not show of two values that differ: another kind or shape, or where they part; else empty.
+
+    `one` is what is, `other` what should be.
+    """
+    one, other = _alike(one, other)
+    if same(one, other, tolerance) or one is None or isinstance(one, Words):
         return ""
+    kinds = _kind(one), _kind(other)
+    if kinds[0] != kinds[1]:
+        return f"it is {kinds[0]} where {kinds[1]} belongs"
+    if isinstance(one, list):
+        return _lists_part(one, other, tolerance)
+    return _arrays_part(one, other, tolerance) if _is_array(one) else ""
+
+
+def _lists_part(one: list[Any], other: list[Any], tolerance: float) -> str:
     for place, (left, right) in enumerate(zip(one, other, strict=False)):
         if not same(left, right, tolerance):
-            return f"at place {place} stands {describe(left)}, and {describe(right)} belongs there"
+            return _at(place, left, right, tolerance)
     return f"it has {len(one)} items where {len(other)} belong"
+
+
+def _arrays_part(one: Any, other: Any, tolerance: float) -> str:
+    if one.shape != other.shape:
+        return f"its shape is {list(one.shape)} where {list(other.shape)} belongs"
+    if one.size <= FEW and describe(one) != describe(other):
+        return ""
+    place = [int(each[0]) for each in (~_agreeing(one, other, tolerance)).nonzero()]
+    left, right = one[tuple(place)].item(), other[tuple(place)].item()
+    return _at(place[0] if len(place) == 1 else place, left, right, tolerance)
+
+
+def _at(place: Any, left: Any, right: Any, tolerance: float) -> str:
+    said = describe(left), describe(right)
+    if said[0] == said[1] or _is_array(left):
+        deeper = first_difference(left, right, tolerance)
+        if deeper:
+            return f"at place {place}, {deeper}"
+        said = repr(left), repr(right)
+    return f"at place {place} stands {said[0]}, and {said[1]} belongs there"
 
 
 def describe(value: Any) -> str:
     """A plain value in few characters: `1,234`, `[1, 2, 3]`, `4 numbers from 0.5 to 2`."""
     if _is_array(value):
-        if value.size <= 6:
+        if value.size <= FEW:
             return str([float(f"{item:.4g}") for item in value.reshape(-1).tolist()])
         return f"{value.size:,} numbers, the first {value.reshape(-1)[0]:.4g}, the last {value.reshape(-1)[-1]:.4g}"
     if isinstance(value, bool) or not _is_number(value):
-        return str(value) if len(str(value)) <= 100 else str(value)[:97] + "..."
+        said = repr(_with_words(value))
+        return said if len(said) <= 100 else said[:97] + "..."
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+
+
+def _with_words(value: Any) -> Any:
+    """Lists and dicts with words in place of arrays."""
+    if isinstance(value, list):
+        return [_with_words(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _with_words(item) for key, item in value.items()}
+    return Words(describe(value)) if _is_array(value) else value
+
+
+def _kind(value: Any) -> str:
+    if _is_array(value):
+        return "a tensor"
+    kinds = {"NoneType": "None", "bool": "a bool", "str": "text", "list": "a list", "dict": "a dict"}
+    return kinds.get(type(value).__name__, "a number")
+
+
+def _alike(one: Any, other: Any) -> tuple[Any, Any]:
+    """Two values, an array of one element as a number where the other is one: it is right with `item()` or without."""
+    if _is_number(one) or _is_number(other):
+        one, other = (each.item() if _is_array(each) and each.size == 1 else each for each in (one, other))
+    return one, other
+
+
+def _agreeing(one: Any, other: Any, tolerance: float) -> Any:
+    return abs(one - other) <= tolerance * abs(other).clip(1)
 
 
 def _is_number(value: Any) -> bool:

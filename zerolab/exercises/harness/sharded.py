@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerolab import evaluation, models
 from zerolab.exercises.harness.onranks import RankTargets
+from zerolab.exercises.harness.plain import Words
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
 STACK_STEPS = 3
@@ -75,12 +77,24 @@ class Stack(nn.Module):
 
 
 def whole(model: Any) -> Any:
-    """All weights of a model end to end, sharded or not; every rank must ask. Anything else as it is."""
-    if not isinstance(model, nn.Module):
-        return model
-    weights = [weight.detach() for weight in model.parameters()]
-    with evaluation():  # its gathers are of no step
+    """All weights of a model end to end, sharded or not; every rank must ask, whatever it has. Else as it is."""
+    weights = [weight.detach() for weight in model.parameters()] if isinstance(model, nn.Module) else []
+    gathers = sum(isinstance(weight, DTensor) for weight in weights)
+    with evaluation():  # its exchanges are of no step
+        if not _all_have(gathers):
+            return Words("a sharded model, which not all ranks returned") if gathers else model
+        if not isinstance(model, nn.Module):
+            return model
         return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
+
+
+def _all_have(number: int) -> bool:
+    """Whether all ranks come with this number: a gather of what one rank lacks would never end."""
+    if not dist.is_initialized():
+        return True
+    ends = torch.tensor([number, -number])
+    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    return ends.tolist() == [number, -number]
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:

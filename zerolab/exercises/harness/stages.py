@@ -39,7 +39,7 @@ ZERO3 = TrainingTargets(
 FORWARD, BACKWARD, TRAIN = (replace(ZERO3, shape="rung", rung=rung) for rung in RUNGS)
 
 COLLECTIVES = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
-MEND = "mend what follows, then delete this line"
+FIX = "fix what follows, then delete this line"
 
 
 def last_update(event: Event) -> bool:

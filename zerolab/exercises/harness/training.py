@@ -87,7 +87,9 @@ class TrainingTargets(Targets):
             padded,
             recording.world_size,
             self.shards,
-            self.scratch_shards,
+            # A shard of scratch that a new one takes the place of is there twice for a moment. On more ranks more lies
+            # about in backward; on one it is the most.
+            self.scratch_shards + (recording.world_size == 1),
             activations,
             batch=recorded.FP32 * setup.most_rows * (setup.widths[0] + setup.widths[-1]),
         )
