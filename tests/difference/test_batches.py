@@ -6,9 +6,10 @@ import torch
 from torch import nn
 
 from zerolab import Cluster
+from zerolab.difference.batches import MOST_ROWS
 from zerolab.difference.compare import compare
 from zerolab.difference.runs import Run
-from zerolab.difference.watch import MOST_ROWS, Fingerprints
+from zerolab.difference.watch import Fingerprints
 
 CALLS = {
     "by place": lambda model, x: model(x),
@@ -50,6 +51,45 @@ def test_other_data_are_named_however_the_batch_is_given(tmp_path, how):
     assert (found.step, found.phase) == (1, "batches")
     assert found.measured == "GOOD's ranks have 8 rows together, BAD's 8; 0 are the same"
     assert found.meaning.startswith("none of the rows is the same: other data")
+
+
+LOOKS = {  # at another batch
+    "trained in evaluation mode": lambda model, x, _: model.eval()(x),
+    "evaluated with gradients": lambda model, x, other: (model.eval()(other), model.train()(x))[1],
+    "evaluated afterwards": lambda model, x, other: (model(x), model.eval()(other), model.train())[0],
+}
+
+
+@pytest.mark.parametrize("how", LOOKS)
+def test_rows_are_those_that_a_backward_is_about_whatever_mode_the_model_is_in(tmp_path, how):
+    def loss(model, step):
+        return LOOKS[how](model, small.data(step), small.data(9)).square().mean()
+
+    small.train(tmp_path / "run", small.seeded(small.Named), loss)
+    plain = run(tmp_path / "plain", "by place")
+    assert str(compare(plain, tmp_path / "run")) == "no difference in step 1, 2"
+    assert [step.all_rows.count for step in Run(tmp_path / "run").steps.values()] == [8, 8]
+
+
+def test_that_no_fingerprints_were_taken_is_said(tmp_path, capsys):
+    small.train(tmp_path / "run", small.seeded(small.Named), lambda model, _: model.layer.weight.square().mean())
+    assert capsys.readouterr().err == (
+        "zerolab: no fingerprints were taken, for no forward of a module with parameters was seen: call the model "
+        "itself where it is trained\n"
+    )
+
+
+def test_the_same_model_beneath_another_outermost_module_is_not_called_another_one(tmp_path):
+    def wrapped():
+        outer = nn.Sequential()
+        outer.m = small.Named()
+        return outer
+
+    small.train(tmp_path / "good", small.seeded(small.Named), lambda model, step: model(small.data(step)).sum())
+    small.train(tmp_path / "bad", small.seeded(wrapped), lambda model, step: model(small.data(step)).sum())
+    for pair, whose in ((("good", "bad"), "BAD"), (("bad", "good"), "GOOD")):
+        with pytest.raises(ValueError, match=f"may be runs of one model, but {whose} has 'm.' before the names"):
+            compare(*(tmp_path / each for each in pair))
 
 
 def test_a_batch_by_name_has_the_rows_of_one_by_place(tmp_path):

@@ -8,9 +8,10 @@ import pytest
 import torch
 from small import Graph, seeded, train
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from zerolab.difference.compare import compare
-from zerolab.difference.prints import SIGNS, print_of, rows_of
+from zerolab.difference.prints import SIGNS, print_of, rows_of, unreadable
 from zerolab.difference.runs import Run
 
 SPARSE = torch.eye(6).to_sparse()
@@ -163,12 +164,48 @@ def test_other_settings_are_named_even_where_they_are_close(tmp_path, other):
     assert found.measured.startswith(f"{next(iter(other))} is ")
 
 
+def fake(model):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        model(ones())
+
+
+TRACERS = {
+    "traced": lambda model: torch.jit.trace(model, ones()),
+    "exported": lambda model: torch.export.export(model, (ones(),)),
+    "fake": fake,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("how", TRACERS)
+def test_a_model_that_is_traced_within_the_steps_has_the_fingerprints_of_one_that_is_not(tmp_path, how):
+    def loss(model, _, trace=TRACERS[how]):
+        trace(model)
+        return model(ones()).sum()
+
+    train(tmp_path / "plain", seeded(Graph), lambda model, _: model(ones()).sum())
+    train(tmp_path / "traced", seeded(Graph), loss)
+    result = compare(tmp_path / "plain", tmp_path / "traced")
+    assert (result.parting, result.notes) == (None, ())
+
+
+def test_a_tensor_without_elements_of_its_own_cannot_be_read():
+    with FakeTensorMode():
+        assert unreadable(ones()) == "fake"
+
+
 COMPILED = """
 import sys, torch, zerolab
 from torch import nn
 model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
-compiled, optimizer = torch.compile(model, backend="eager"), torch.optim.SGD(model.parameters(), lr=0.1)
+if sys.argv[2] == "compiled":
+    compiled = torch.compile(model, backend="eager")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 with zerolab.recording(sys.argv[1], steps=(1, 2), fingerprints=True, times_only=True):
+    if sys.argv[2] == "pipeline":
+        from torch.distributed.pipelining import SplitPoint, pipeline
+        compiled = pipeline(model, mb_args=(torch.ones(2, 4),), split_spec={"2": SplitPoint.BEGINNING}) and model
     for _ in range(3):
         compiled(torch.ones(2, 4)).square().mean().backward()
         optimizer.step()
@@ -177,8 +214,9 @@ with zerolab.recording(sys.argv[1], steps=(1, 2), fingerprints=True, times_only=
 
 
 @pytest.mark.slow
-def test_torchs_compiler_leaves_what_takes_fingerprints_alone(tmp_path):
-    out = tmp_path / "run.json"
-    subprocess.run([sys.executable, "-c", COMPILED, str(out)], capture_output=True, text=True, timeout=120, check=True)
+@pytest.mark.parametrize("how", ["compiled", "pipeline"])
+def test_torchs_compiler_leaves_what_takes_fingerprints_alone(tmp_path, how):
+    command = [sys.executable, "-c", COMPILED, str(tmp_path / "run.json"), how]
+    subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     [file] = (tmp_path / "run.json.fingerprints").iterdir()
     assert len(json.loads(file.read_text())["steps"]) == 2

@@ -228,6 +228,16 @@ def test_a_script_that_takes_a_signal_for_a_reason_to_save_and_goes_on_leaves_al
     assert Recording.load(tmp_path / "own.json").info.steps == 4
 
 
+def test_a_rank_that_is_ended_within_the_steps_says_that_it_leaves_no_fingerprints(tmp_path):
+    ended = "os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(9)\n        loss_of"
+    script = LOOP.replace("        loss_of", f"        if step == 2:\n            {ended}").replace(
+        "(1, 2)", "(1, 3), fingerprints=True"
+    )
+    done = run_alone(tmp_path, "import os, signal, time\n" + script)
+    assert "zerolab: no fingerprints came from rank 0: it was ended" in done.stderr
+    assert Recording.load(tmp_path / "own.json").info.steps == 1
+
+
 def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_path):
     """As one is whose neighbour has failed: its own collective fails, and torchrun ends it a moment later."""
     ended = (
@@ -237,9 +247,11 @@ def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_pa
         "    os.kill(os.getpid(), signal.SIGTERM)\n    time.sleep(0.5)\n    return whole(recorder)\n"
         "Recorder.finish = finish\n"
     )
-    done = run_alone(tmp_path, ended + LOOP.replace("loss_of(model, step, 0)", "loss_of(model, step, 0 // (1 - step))"))
+    script = LOOP.replace("loss_of(model, step, 0)", "loss_of(model, step, 0 // (1 - step))")
+    done = run_alone(tmp_path, ended + script.replace("(1, 2)", "(1, 2), fingerprints=True"))
     assert done.returncode != 0
     assert Recording.load(tmp_path / "own.json").info.steps == 1
+    assert (tmp_path / "own.json.fingerprints" / "rank-0.json").exists()
 
 
 def test_a_script_may_end_its_group_right_after_the_last_recorded_step(tmp_path):

@@ -81,6 +81,14 @@ def test_the_rank_and_the_line_of_a_known_hang_are_named_within_seconds(follow, 
     first = said["text"].splitlines()[0]
     assert all(re.search(rf"\b{rank}\b", first) for rank in expected)
     assert f"zerolab why: {first}" in said["output"]
+    assert all("waiting in" in row for row in rows_of_those_said_to_wait(said["text"])), said["text"]
+
+
+def rows_of_those_said_to_wait(text):
+    """The rows of the table in which the ranks stand of which a sentence says that they have waited."""
+    sentences = re.findall(r"^ranks? ([\d, and]+) ha(?:s|ve) waited in", text, re.MULTILINE)
+    ranks = {rank for sentence in sentences for rank in re.findall(r"\d+", sentence)}
+    return [row for row in text.splitlines() if row.startswith("  ") and row.split()[0] in ranks]
 
 
 @pytest.mark.parametrize("script", scripts("moving"), ids=lambda script: script.stem)
@@ -94,7 +102,8 @@ def test_a_run_that_is_slow_and_moves_is_not_reported(follow, script):
 def test_ranks_are_ended_if_that_was_asked_for(follow):
     said = follow(HERE / "hangs" / "sleeps.py", "--end")
     assert said["ranks"] == [0]
-    assert "the ranks are ended, as --end asks" in said["output"]
+    assert "the ranks are ended, as --end asks; a launcher may call that SIGKILL the root cause" in said["output"]
+    assert f"`zerolab why {said['folder']}` says again what is" in said["output"]
 
 
 def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
@@ -196,3 +205,17 @@ def test_wrong_use_is_refused_before_anything_runs(arguments, said):
     done = warm.launch(["-m", "zerolab.why", *arguments], ranks=0, timeout=60)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+def test_a_worker_that_sleeps_is_ended_with_its_rank(follow, tmp_path):
+    script, worker = tmp_path / "loading.py", tmp_path / "worker"
+    sleeps = f"open({str(worker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"
+    text = (HERE / "hangs" / "data_loader.py").read_text().replace("time.sleep(60)", sleeps)
+    script.write_text(text.replace("import time", "import os, time"))
+    said = follow(script, "--end", whole=True, limit=20.0)
+    assert (said["ranks"], said["left"]) == ([1], 0)
+    assert "dataloader.py, " in said["text"].splitlines()[0]
+    until = time.monotonic() + 5.0
+    while watch.born(int(worker.read_text())) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not watch.born(int(worker.read_text()))

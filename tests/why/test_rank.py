@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+import torch.utils.data
+
+from zerolab.why.rank import _called
 
 LOOKS = 80
 
@@ -27,7 +30,7 @@ while True:
 """
 
 
-@pytest.fixture(scope="module", autouse=True)
+@pytest.fixture(scope="module")
 def busy_machine(require):
     require(hasattr(os, "sched_setaffinity"), "a process that can be kept on two cores", "take Linux")
     own = os.sched_getaffinity(0)
@@ -47,10 +50,29 @@ def free(turn):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("busy_machine")
 def test_a_loop_in_python_has_the_lock_whenever_it_is_looked_at():
     assert free("tries = max(tries, 1)") <= 0.1
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("busy_machine")
 def test_native_code_that_waits_for_a_core_does_not_seem_to_have_the_lock():
     assert free("hashlib.sha256(text)") >= 0.75  # a quarter of the looks is enough for native code
+
+
+LOADER, OTHER = torch.utils.data.dataloader.__file__, pytest.__file__
+
+
+@pytest.mark.parametrize(
+    ("frames", "said"),
+    [
+        ([("wait", os.__file__), ("_get_data", LOADER), ("evaluate", OTHER), ("train", OTHER)],
+         "pytest/__init__.py, train > evaluate > torch/utils/data/dataloader.py, _get_data"),
+        ([("_get_data", LOADER)], "torch/utils/data/dataloader.py, _get_data"),
+        ([("wait", os.__file__)], "os.py, wait"),
+        ([], ""),
+    ],
+)  # fmt: skip
+def test_of_a_line_that_calls_a_library_it_is_said_how_deep_in_it_the_rank_is(frames, said):
+    assert _called([(file, 1, name) for name, file in frames] + [(__file__, 1, "<module>")]) == said

@@ -21,9 +21,10 @@ from dataclasses import dataclass
 
 from zerolab.difference import rules
 from zerolab.difference.prints import Print
-from zerolab.difference.runs import EPSILON, Run, Step, alike, length, minus
+from zerolab.difference.runs import EPSILON, Run, Step, alike, length, minus, otherwise_named
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
+OTHERS = "these are runs of other models"
 READS = "gradients that the optimizer reads"
 
 
@@ -89,7 +90,7 @@ class _Pair:
         self.good, self.bad = good, bad
         others = sorted(good.about.keys() ^ bad.about.keys())
         if others:
-            raise ValueError(f"these are runs of other models: only one of them has {', '.join(others[:3])}")
+            raise ValueError(otherwise_named(good, bad) or f"{OTHERS}: only one of them has {', '.join(others[:3])}")
         self.steps = sorted(good.steps.keys() & bad.steps.keys())
         if not self.steps:
             one, two = list(good.steps), list(bad.steps)
@@ -98,7 +99,7 @@ class _Pair:
         for name in sorted(numels[0].keys() & numels[1].keys()):
             has, also = (found[name].numel for found in numels)
             if has != also:
-                raise ValueError(f"these are runs of other models: {name} has {has} elements, and {also}")
+                raise ValueError(f"{OTHERS}: {name} has {has} elements, and {also}")
         self.epsilon = max(good.epsilon, bad.epsilon)
         splits = good.splits | bad.splits
         self.only_begins = sorted(splits) if good.world_size != bad.world_size else []

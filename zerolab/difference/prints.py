@@ -23,6 +23,8 @@ from typing import Any, Self
 
 import torch
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._guards import active_fake_mode
+from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 SIGNS = 16
@@ -100,10 +102,18 @@ def is_of_func(tensor: torch.Tensor) -> bool:
     return is_functorch_wrapped_tensor(tensor)
 
 
+def is_traced() -> bool:
+    """Whether a tracer runs the model, such as that of `torch.export`: none of it is training."""
+    # The first must be first, for there torch's compiler stops reading; it would fail at the others.
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or active_fake_mode() is not None
+
+
 def unreadable(tensor: torch.Tensor) -> str:
     """Why its elements cannot be read one by one, in a word or two; empty if they can."""
     if is_of_func(tensor):
         return "within torch.func"
+    if isinstance(tensor, FakeTensor):
+        return "fake"
     if tensor.is_nested or tensor.is_meta:
         return "nested" if tensor.is_nested else "meta"
     if tensor.layout is not torch.strided:

@@ -202,6 +202,19 @@ class Run:
         return max((EPSILON.get(kind, 0.0) for kind in kinds), default=EPSILON["float32"])
 
 
+def otherwise_named(good: Run, bad: Run) -> str:
+    """What is wrong with two runs whose names differ by a prefix alone; empty if they do not."""
+    for whose, run, other in (("BAD", bad, good), ("GOOD", good, bad)):
+        prefix = min(run.about, default="").removesuffix(min(other.about, default=""))
+        if prefix and {prefix + name for name in other.about} == run.about.keys():
+            return (
+                f"these may be runs of one model, but {whose} has {prefix!r} before the names of all parameters, and "
+                "fingerprints are of names, too: its outermost module is another, as with and without Lightning's ddp "
+                "strategy; record both runs with the same one"
+            )
+    return ""
+
+
 def alike(one: Any, other: Any) -> bool:
     """Whether two settings are the same; one that lies in a tensor has been rounded to fp32."""
     if isinstance(one, list) and isinstance(other, list):

@@ -4,12 +4,12 @@ Of each step: the parameters before its first forward (and after the last step),
 the rank's own gradients where autograd brings whole ones, what the optimizer reads, its settings and its state.
 """
 
-import hashlib
 import json
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -21,19 +21,21 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
+from zerolab.difference.batches import of_batch
 from zerolab.difference.places import Place, names_of, places_of, plain
-from zerolab.difference.prints import Print, is_of_func, plain_value, print_of, rows_of, unreadable
+from zerolab.difference.prints import Print, is_of_func, is_traced, plain_value, print_of, unreadable
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.dispatch import leave_to_python
 from zerolab.recording.info import Membership, membership
+from zerolab.recording.passes import may_train
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.wrappers import is_part, unwrapped
 from zerolab.runtime.observers import holders
 
 VERSION = 2
-MOST_ROWS = 4096  # of a rank and step whose hashes are kept one by one, to name what is wrong; all are in the sum
+UNSEEN = "for no forward of a module with parameters was seen: call the model itself where it is trained"
 BATCH = "a tensor of the batch"
 SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize", "ns_steps")
 Step = dict[str, Any]
@@ -68,6 +70,7 @@ class Fingerprints:
         self._engines: list[Any] = []  # kept, for at the end they say where the parameters are
         self._about: dict[str, list[Any]] = {}
         self._running: list[nn.Module] = []
+        self._seen: Callable[[torch.Tensor | None], None] | None = None  # the batch of the forward that runs
         self._keywords: dict[str, Any] = {}  # of the call that begins
         self._updated = self._over = False
         self._updating = 0  # how many optimizers are at it: one may call others
@@ -92,8 +95,8 @@ class Fingerprints:
 
             enter(replace(ShardedGradScaler, "scale", self._scaled))
         enter(replace(torch.amp.GradScaler, "step", self._stepped))
-        rank = membership(Membership(int(os.environ.get("RANK", "0")))).rank  # a script may not have joined yet
-        self._file(rank).unlink(missing_ok=True)  # an earlier run's
+        self._member = membership(Membership(int(os.environ.get("RANK", "0"))))  # a script may not have joined yet
+        self._file(self._member.rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
     def __exit__(
@@ -105,7 +108,14 @@ class Fingerprints:
     def _end(self) -> None:
         self._over = True
         self._stack.close()
-        if not self._steps or os.getpid() != self._pid:  # as in a process that the script has forked
+        if os.getpid() != self._pid:  # one that the script has forked
+            return
+        last = self._steps[-1] if self._steps else None
+        if last is not None and not (last["updates"] or last["skipped"] or last["rows"]["count"]):
+            self._steps.pop()  # an evaluation
+        if not self._steps:
+            if self._done >= self._first and not self._member.rank:
+                print(f"zerolab: no fingerprints were taken, {UNSEEN}", file=sys.stderr)
             return
         if self._updated:
             self._steps[-1]["end"] = self._parameters()
@@ -141,18 +151,21 @@ class Fingerprints:
         return original(module, *args, **keywords)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
+        if is_traced():
+            return
         self._running.append(module)
         keywords, self._keywords = self._keywords, {}
-        # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
-        trains = unwrapped(module).training and torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
-        if not trains or next(module.parameters(), None) is None:
+        if not may_train(module):
             return
         if len(self._running) == 1:
             if any(is_of_func(each) for each in module.parameters()):  # it is called with others than its own
                 self._not_seen("a forward within torch.func")
                 return
             self._begin(module)
-            self._rows(type(unwrapped(module)).__name__, (inputs, keywords))
+            if self._now is not None:
+                sees, dropout = partial(self._sees, what=BATCH), "dropout" in self._reasons
+                # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
+                self._seen = of_batch(self._now, unwrapped(module), (inputs, keywords), sees, dropout=dropout)
         if self._now is not None and id(self._running[0]) in self._models:
             model, prefix = self._models[id(self._running[0])]
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
@@ -210,32 +223,17 @@ class Fingerprints:
             if isinstance(part, batch_norm) and not isinstance(part, nn.SyncBatchNorm):
                 self._reasons.add("batch norm")
 
-    def _rows(self, model: str, batch: Any) -> None:
-        if self._now is None:
-            return
-        leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
-        # What has a gradient's function comes from another model and is no batch: other shares round it otherwise.
-        given = [leaf for leaf in leaves if leaf.grad_fn is None]
-        if len(given) < len(leaves) and model not in self._now["made"]:
-            self._now["made"].append(model)
-        hashes, rows = rows_of([leaf for leaf in given if self._sees(leaf, BATCH)]), self._now["rows"]
-        rows["count"] += len(hashes)
-        rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
-        rows["hashes"] += hashes[: MOST_ROWS - len(rows["hashes"])]
-        if "dropout" in self._reasons:
-            state = hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6)
-            self._now["random"].append(state.hexdigest())
-        if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
-            kind = torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
-            self._now["compute"].append(str(kind).removeprefix("torch."))
-
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         while self._running and self._running.pop() is not module:
             pass
         if self._now is not None and not self._running and torch.is_grad_enabled():
-            leaves = (leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor))
+            leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
             kinds = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves if leaf.is_floating_point()}
             self._now["compute"] += sorted(kinds)
+            for leaf in leaves:
+                if leaf.requires_grad and self._seen is not None:
+                    leaf.register_hook(self._seen)
+            self._seen = None
 
     # The backward.
 

@@ -1,21 +1,24 @@
 """Sees every operation that torch executes on this rank, autograd's included."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
 )
 
 from zerolab.recording.c10d import communicates, tensors_in
 from zerolab.recording.log import Log
+from zerolab.recording.patches import replace
 from zerolab.recording.storages import storages_of
 
 _graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
@@ -57,19 +60,80 @@ def leave_to_python() -> None:
 
 @cache  # each time its list of what to skip grows, and the pattern that it makes of the list takes milliseconds
 def _leave_to_python(compiler: Any) -> None:
-    for watcher in ("zerolab.recording", "zerolab.difference"):
+    for watcher in ("zerolab.recording", "zerolab.difference", "zerolab.trace"):
         compiler.add(watcher)
 
 
-class Watch(TorchDispatchMode):
-    """While active, tells the ledger about new storages, and hands whatever communicates to `communicate`."""
+@contextmanager
+def beside_compiler() -> Iterator[None]:
+    """Torch's compiler leaves our hooks alone, also those that begin or end a recording within a compiled call."""
+    leave_to_python()
+    with replace(torch, "compile", _compiled), replace(torch._C, "_ForceDispatchKeyGuard", _in_agreement):
+        yield
 
-    def __init__(self, log: Log, communicate: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+
+def _compiled(original: Any, *args: Any, **keywords: Any) -> Any:
+    """In place of `torch.compile`: a script may be the first to import the compiler."""
+    result = original(*args, **keywords)
+    leave_to_python()
+    return result
+
+
+@contextmanager
+def _in_agreement(original: Any, *keys: Any) -> Iterator[None]:
+    """In place of the guard with which a compiled call restores, when it returns, how torch dispatched before it.
+
+    A mode that began or ended within the call would be skipped from there on, or asked for in vain.
+    """
+    before = _get_current_dispatch_mode_stack()
+    try:
+        with original(*keys):
+            yield
+    finally:
+        if before != (after := _get_current_dispatch_mode_stack()):
+            with _lifted(after), TorchDispatchMode():
+                pass  # putting on the first mode and taking off the last one tells torch's dispatcher
+
+
+@contextmanager
+def _lifted(modes: list[TorchDispatchMode]) -> Iterator[None]:
+    """Takes the uppermost modes off and puts them back, without what their classes do on entering and leaving."""
+    others = [mode for mode in modes if not hasattr(mode, "_mode_key")]  # torch's own lie below, each in its own place
+    for mode in reversed(others):
+        TorchDispatchMode.__exit__(mode, None, None, None)
+    try:
+        yield
+    finally:
+        for mode in others:
+            TorchDispatchMode.__enter__(mode)
+
+
+class Watch(TorchDispatchMode):
+    """While active, tells the ledger about new storages, and hands whatever communicates to `communicate`.
+
+    It lies beneath the modes that are there, but for a simulation's, which executes what it has seen (`above`).
+    """
+
+    def __init__(
+        self, log: Log, communicate: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], *, above: bool = False
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
-        self._log, self._ledger, self._communicate = log, log.ledger, communicate
+        self._log, self._ledger, self._communicate, self._above = log, log.ledger, communicate, above
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
         self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types wraps other tensors
         leave_to_python()
+
+    def __enter__(self) -> Self:
+        # Beneath a mode of the script's, whose end takes off the top one.
+        with _lifted([] if self._above else _get_current_dispatch_mode_stack()):
+            super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stack = _get_current_dispatch_mode_stack()
+        if self in stack:  # else another thread ends it
+            with _lifted(stack[stack.index(self) + 1 :]):
+                super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

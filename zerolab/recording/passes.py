@@ -29,6 +29,19 @@ COMPILED_EAGER = (
 COMPILED_HIDDEN = "this model is compiled: what happens within its compiled parts is not recorded"
 
 
+def in_backward() -> bool:
+    """Whether autograd is at work in this thread, where activation checkpointing runs forwards again."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def may_train(module: nn.Module) -> bool:
+    """Whether the forward that begins may be one of training; one in evaluation mode is, if a backward follows."""
+    if not torch.is_grad_enabled() or in_backward():
+        return False
+    training = unwrapped(module).training
+    return any(training or each.requires_grad for each in module.parameters())
+
+
 class Passes(Observer):
     """Logs the units' forward and backward and the optimizer's updates, and counts the training steps."""
 
@@ -116,7 +129,7 @@ class Passes(Observer):
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called."""
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
-        if self._stack is None or torch._C._current_graph_task_id() != -1:
+        if self._stack is None or in_backward():
             return
         known = self._names.get(id(module))
         name = known[1] if known is not None and known[0]() is module else None
@@ -131,6 +144,11 @@ class Passes(Observer):
         if not self._running:
             self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
+
+    def backward_begins(self) -> None:
+        """A backward is about to be computed, for whose forward there may be no hook."""
+        if not (self._computes_again or self._evaluations):
+            self.begin_step()
 
     def _learn(self, module: nn.Module) -> str:
         """Notes a model that is called for the first time, and returns the name of its root."""

@@ -92,7 +92,7 @@ class Recorder:
             else:
                 # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-                stack.enter_context(Watch(self._log, self._exchanges.communicate))
+                stack.enter_context(Watch(self._log, self._exchanges.communicate, above=self._simulated))
             undo.pop_all()
         return self
 
@@ -135,6 +135,10 @@ class Recorder:
     def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
         """For callers that start recording in a forward pre-hook: torch has by then chosen its hooks, without ours."""
         self._passes.forward_begins(module, inputs)
+
+    def backward_begins(self) -> None:
+        """For callers that see a backward begin: it is of a step, whether or not anybody has seen its forward."""
+        self._passes.backward_begins()
 
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""

@@ -56,13 +56,18 @@ def recording(
     rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     parts = Parts(Path(out))
     parts.forget(rank)
-    told = _Told(parts, first, last, world_size)
+    told = _Told(parts, first, last, world_size, fingerprints=fingerprints)
     window = Window(first, last, told.finished, times_only=times_only)
     prints = _fingerprints(out, steps) if fingerprints else nullcontext()
     with leaving(lambda: told.interrupted(window.so_far())):
         try:
             with prints, window:
-                yield window
+                try:
+                    yield window
+                finally:
+                    prints.__exit__(
+                        None, None, None
+                    )  # first: after an error the window waits for others, and may be ended
         finally:
             told.ended(rank, window.steps)
 
@@ -83,8 +88,9 @@ def _check(steps: tuple[int, int]) -> tuple[int, int]:
 class _Told:
     """What becomes of a rank's recording, and what a person is told of it."""
 
-    def __init__(self, parts: Parts, first: int, last: int, world_size: int) -> None:
+    def __init__(self, parts: Parts, first: int, last: int, world_size: int, *, fingerprints: bool = False) -> None:
         self._parts, self._first, self._last, self._world_size = parts, first, last, world_size
+        self._fingerprints = fingerprints
         self._recorded, self._left = False, -1  # and the last step that was left
         self._pid = os.getpid()
         self._hurry, self._leaving = threading.Event(), threading.Lock()
@@ -109,6 +115,8 @@ class _Told:
         if self._merging is not None:
             self._merging.join()
         elif mine is not None:
+            if self._fingerprints:  # which are written when the last step is over
+                print(f"zerolab: no fingerprints came from rank {mine.rank}: it was ended", file=sys.stderr)
             self._leave(mine)
         with self._leaving:  # the main thread may be about to
             return
@@ -138,7 +146,8 @@ class _Told:
             return
         if rank == 0 and not self._recorded:
             ran = f"{count(steps, 'step')} ran, and none of steps {self._first} to {self._last}"
-            print(f"zerolab: nothing was recorded: {ran}", file=sys.stderr)
+            why = "" if steps else ": a step ends with the update of an optimizer from torch.optim"
+            print(f"zerolab: nothing was recorded: {ran}{why}", file=sys.stderr)
         if self._merging is not None:
             self._merging.join()
 

@@ -76,6 +76,7 @@ class _Block:
         self._stack = ExitStack()
 
     def begin(self) -> None:
+        self.end()  # of a training that is begun again, with another batch size, nobody tells the first end
         self._stack.enter_context(recording(*self._arguments, **self._options))
         atexit.register(self._left)
 

@@ -16,17 +16,17 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from zerolab.recording.dispatch import leave_to_python
+from zerolab.recording.dispatch import beside_compiler
 from zerolab.recording.events import RankRecording
+from zerolab.recording.passes import in_backward, may_train
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
-from zerolab.recording.wrappers import unwrapped
 
 
 class Window:
     """Records steps `first` to `last` of whatever trains within it; `finished` gets the rank's recording, once.
 
-    It gets None if the training ended before `first`. `steps` counts the updates so far.
+    It gets None if the training ended before `first` did. `steps` counts the updates so far.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Window:
         self._watching, self._looking = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
-        leave_to_python()  # before a model is compiled whose first forward begins the recording
+        self._watching.enter_context(beside_compiler())
         handle = register_optimizer_step_post_hook(self._updated)
         self._watching.callback(handle.remove)
         for name in ("backward", "grad"):
@@ -76,10 +76,9 @@ class Window:
             self._looking.callback(register_module_forward_pre_hook(self._before_forward).remove)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if self._recorder is not None and self.steps < self.last:
+        if torch.compiler.is_compiling() or (self._recorder is not None and self.steps < self.last):
             return
-        trains = unwrapped(module).training and torch.is_grad_enabled()
-        if not trains or next(module.parameters(), None) is None:
+        if not may_train(module):
             return  # an evaluation between two steps, or a loss
         if self.steps == self.last:
             self._end()
@@ -93,9 +92,13 @@ class Window:
         return recorder
 
     def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        if self.steps == self.first - 1 and self._recorder is None and not self._is_over:  # a loop without modules
-            self._start()
-        self._gradients = True
+        if not self._is_over and not in_backward():
+            # A loop without modules, or one that calls its model in a compiled function: nobody saw a forward.
+            if self.steps == self.last:
+                self._end()
+            elif self.steps >= self.first - 1:
+                (self._recorder or self._start()).backward_begins()
+            self._gradients = True
         return original(*args, **keywords)
 
     def _end(self, *failure: Any) -> None:
@@ -108,4 +111,6 @@ class Window:
             recorder, self._recorder = self._recorder, None
             if recorder is not None:
                 recorder.__exit__(*(failure or (None, None, None)))
-            self._finished(recorder.finish() if recorder is not None else None)
+            mine = recorder.finish() if recorder is not None else None
+            has_steps = mine is not None and (mine.info.steps or not mine.complete)
+            self._finished(mine if has_steps else None)

@@ -26,6 +26,7 @@ SAYS = 0.25  # seconds from one look at the main thread to the next
 LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python
 GIVES_UP = 0.02  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
+_STDLIB = str(Path(os.__file__).parent)
 _LONGEST = 1_000  # characters of an error, of a line
 
 
@@ -134,9 +135,27 @@ def _queued() -> float | None:
 
 
 def _called(lines: list[stack.Line]) -> str:
-    """The function of a library in which the script's line is, as far as it is one of Python's."""
-    called = list(takewhile(lambda line: not stack.is_a_lesson(line[0]), lines))
-    return f"{stack.label(called[-1][0])}, {called[-1][2]}" if called else ""
+    """The function of a library that the script's line calls, how deep that library is, and what it waits for.
+
+    A loop of a library's is one line of the script, whether it trains, evaluates or waits for a batch.
+    """
+    inner = takewhile(lambda line: not stack.is_a_lesson(line[0]), lines)
+    called = [(stack.label(file), name, file) for file, _, name in inner]
+    called = [each for each in called if not each[0].startswith("zerolab/")]
+    if not called:
+        return ""
+    begins, library = called[-1], called[-1][0].split("/")[0]
+    last = next(each for each in called if each[0].split("/")[0] == library)
+    waits = next((each for each in called if not _is_pythons(each[2])), called[0])
+    places, file = [], ""
+    for place in dict.fromkeys((begins, last, waits)):
+        places.append(place[1] if place[0] == file else f"{place[0]}, {place[1]}")
+        file = place[0]
+    return " > ".join(places)
+
+
+def _is_pythons(file: str) -> bool:
+    return file.startswith(_STDLIB) and "-packages" not in file
 
 
 def _ending(error: BaseException | None) -> dict[str, Any]:

@@ -2,10 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from zerolab.runtime import faults
-from zerolab.runtime.board import DONE
+from zerolab.runtime.board import DONE, INSIDE
 from zerolab.runtime.faults import Standing
 from zerolab.runtime.mismatch import Calls, Finding, findings, named
 
@@ -44,7 +45,11 @@ def of_hang(
     blamed = _blamed(found, standings)
     found.sort(key=lambda finding: not set(finding.ranks) <= set(blamed))
     sentences = [_with_lines(finding, standings, remarks or {}) for finding in found]
-    return _verdict(blamed, standings, [*sentences, *_waiting(standings, blamed, seconds)])
+    # Those that are at fault stand in the sentences before.
+    waiting = [one for one in standings if one.waits and (one.rank not in blamed or len(blamed) == len(standings))]
+    # What native code has begun may be computed beside; by now it is clear that these wait for it.
+    known = [replace(one, position=one.position._replace(state=INSIDE)) if one in waiting else one for one in standings]
+    return _verdict(blamed, known, [*sentences, *_waiting(waiting, seconds)])
 
 
 def of_end(cause: int, how: str, standings: Sequence[Standing], calls: Calls) -> Verdict:
@@ -91,13 +96,12 @@ def _with_lines(finding: Finding, standings: Sequence[Standing], remarks: Mappin
     return text
 
 
-def _waiting(standings: Sequence[Standing], blamed: Sequence[int], seconds: float | None) -> list[str]:
-    """Who waits, where; those that are at fault stand in the sentences before."""
+def _waiting(waiting: Sequence[Standing], seconds: float | None) -> list[str]:
+    """Who waits, where."""
     groups = defaultdict(list)
-    for standing in standings:
-        if standing.waits and (standing.rank not in blamed or len(blamed) == len(standings)):
-            # Groups whose ranks are not listed have labels alike.
-            groups[standing.position.label, standing.where, standing.position.members].append(standing.rank)
+    for standing in waiting:
+        # Groups whose ranks are not listed have labels alike.
+        groups[standing.position.label, standing.where, standing.position.members].append(standing.rank)
     waited = f" for {seconds:.0f} s" if seconds is not None else ""
     return [
         f"{named(ranks)} {'has' if len(ranks) == 1 else 'have'} waited in {label}{waited}"

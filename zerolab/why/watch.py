@@ -116,8 +116,9 @@ class _Rank:
         phase, where = noted.phase, _place(noted.filename, noted.line) if noted.filename else ""
         if self.seen is not None and position.state != ON_DEVICE and self.seen[0] > noted.time:
             phase, where = self.seen[2:]
-            if position.state not in (INSIDE, IN_FLIGHT) and self.said.get("called"):
-                where = f"{where or 'no line of the script'} (in {self.said['called']})"
+            called = self.said.get("called", "")
+            if called and not (position.state in (INSIDE, IN_FLIGHT) and called.startswith("torch")):
+                where = f"{where or 'no line of the script'} (in {called})"
         state = STOPPED if is_stopped(self.pid) else "running"
         if self.ending is not None:
             state = "lost a peer" if self.ending.blames_a_peer else str(self.said.get("ended", "gone")).split(":")[0]
@@ -287,10 +288,16 @@ class Watch:
             print(f"zerolab why: {text}", file=sys.stderr, flush=True)
 
     def _end(self, ranks: list[int]) -> None:
-        self._say("the ranks are ended, as --end asks")
-        for rank in ranks:
+        # What torchrun prints is the last that a person sees, and names whichever rank it misses first.
+        self._say(
+            "the ranks are ended, as --end asks; a launcher may call that SIGKILL the root cause, and it is not: "
+            f"`zerolab why {self._options.folder}` says again what is"
+        )
+        pids = [self._ranks.members[rank].pid for rank in ranks]
+        below = [child for pid in pids for child in _below(pid) if child != os.getpid()]
+        for pid in pids + below:  # a worker of a DataLoader that sleeps would not notice
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._ranks.members[rank].pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL)
 
 
 def _cpu(pid: int) -> float:
