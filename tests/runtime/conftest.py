@@ -1,5 +1,6 @@
 """Real kernels, and a way to see what a process tree leaves behind."""
 
+import gc
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ import pytest
 from jupyter_client.manager import KernelManager
 
 from zerolab import Cluster
+from zerolab.runtime import launch
 
 OURS_IN_SHARED_MEMORY = ("torch_", "zerolab", "pymp", "nccl", "sem.")
 
@@ -158,3 +160,12 @@ def kernel(tmp_path_factory):
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
     kernel.close()
+
+
+@pytest.fixture
+def own_server(monkeypatch):
+    """A fork server for this test alone, which may kill it: other tests' clusters live on the one that there was."""
+    gc.collect()  # clusters that other tests have dropped
+    monkeypatch.setattr(launch, "_launchers", {})
+    yield
+    launch._close()

@@ -427,7 +427,7 @@ def test_where_forking_is_not_allowed_ranks_are_spawned_with_the_same_promises(t
 
 
 @pytest.mark.slow
-def test_a_fork_server_that_was_killed_is_replaced(capsys):
+def test_a_fork_server_that_was_killed_is_replaced(own_server, capsys):
     with Cluster(1, device="cpu") as cluster:
         (rank,) = pids(cluster)
         server = psutil.Process(rank).parent()

@@ -1,6 +1,5 @@
 """What happens when the process that starts the ranks does not come up, or is killed."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -83,9 +82,8 @@ def test_a_cluster_that_is_collected_while_another_one_starts_takes_no_report_fr
 
 
 @pytest.fixture
-def kill_server():
-    """Kills the fork server, as the system does that runs out of memory; the other tests get a fresh one."""
-    gc.collect()  # clusters that other tests have dropped
+def kill_server(own_server):
+    """Kills the fork server, as the system does that runs out of memory."""
 
     def kill():
         process = launch.launcher()._process

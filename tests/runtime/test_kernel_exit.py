@@ -30,7 +30,8 @@ FOR_EVER = 1000.0
 
 def processes_of(program, exit_wait):
     """Runs a kernel to its end, within a minute; the processes that it spoke of."""
-    command = [sys.executable, "-c", program + TELL, str(exit_wait)]
+    # From 3.12 on Python warns of each fork in a process with threads, as a notebook's kernel is.
+    command = [sys.executable, "-W", "ignore:This process:DeprecationWarning", "-c", program + TELL, str(exit_wait)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert ended.stderr == ""
     return [int(number) for number in ended.stdout.split()]
