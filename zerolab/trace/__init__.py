@@ -65,9 +65,8 @@ def recording(
                 try:
                     yield window
                 finally:
-                    prints.__exit__(
-                        None, None, None
-                    )  # first: after an error the window waits for others, and may be ended
+                    # First: after an error the window waits for others, and may be ended meanwhile.
+                    prints.__exit__(None, None, None)
         finally:
             told.ended(rank, window.steps)
 

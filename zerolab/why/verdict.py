@@ -122,11 +122,8 @@ def _unknown(standings: Sequence[Standing]) -> list[Finding]:
         return [Finding(ranks, f"{text}: look at world_size=, MASTER_ADDR and MASTER_PORT")]
     others = [standing for standing in standings if standing.rank not in ranks]
     keys = [standing.rank for standing in waiting if standing.position.name.startswith("store.")]
-    if keys and others:
-        text = f"{named(keys)} {'waits' if len(keys) == 1 else 'wait'} for a key of the store, which no rank has set"
-        return [
-            Finding((other.rank,), f"{text}; rank {other.rank} is {other.doing}, at {other.where}") for other in others
-        ]
     if keys:
-        return [Finding(tuple(keys), f"{named(keys)} waits for a key of the store, which no rank has set")]
+        text = f"{named(keys)} {'waits' if len(keys) == 1 else 'wait'} for a key of the store, which no rank has set"
+        behind = [Finding((one.rank,), f"{text}; rank {one.rank} is {one.doing}, at {one.where}") for one in others]
+        return behind or [Finding(tuple(keys), text)]
     return [Finding((), "the ranks do not differ in what they called: what carries it, or a rank's device, stands")]
