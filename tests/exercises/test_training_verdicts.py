@@ -290,7 +290,7 @@ def test_a_passed_answer_that_keeps_more_and_sends_the_same_is_scored_beside_our
 def test_a_passed_answer_is_played_beside_ours_and_one_that_did_not_pass_by_itself(capsys):
     attempt = answered("zero2-free")
     assert "; beside it zero2 on 2 ranks" in repr(attempt.play())
-    assert capsys.readouterr().out.endswith("\nThe first is yours, the second ours.\n")
+    assert "\nThe first is yours, the second ours.\n" in capsys.readouterr().out
     texts = {source.label: source.text for source in attempt.ours.sources.values()}
     assert texts["our zero2-free"] == exercises.load("zero2-free").ours.text
     attempt = answered("zero2-free", NO_DEL)

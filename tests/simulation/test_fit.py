@@ -263,7 +263,7 @@ BAD = {
     "no such function": ("train.py:make_modle", "did you mean 'make_model'"),
     "needs arguments": ("train.py:needing", r"needing needs arguments \(config\)"),
     "returns no model": ("train.py:no_model", "returned a int, not a torch.nn.Module"),
-    "no such file": ("trian.py:make_model", "there is no file"),
+    "no such file": ("trian.py:make_model", "'trian.py' does not exist: write the file and the function"),
     "a script without a guard": ("trains.py:make_model", "importing trains.py raised ValueError"),
     "no configuration": ("nothing.json", "cannot be read as a configuration"),
     "no model_type": ("plain.json", "has no model_type"),

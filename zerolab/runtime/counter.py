@@ -85,15 +85,10 @@ class _Counter(Observer):
         self._pending[call] = position, None
         return self._inside(position)
 
-    def waiting(self, call: Any) -> Within:
-        """Note that the rank is in it again: in a call of ours, or in what a Work of torch's is about."""
-        # Once only: a second wait on the same Work returns at once, and is no collective any more.
-        position, entry = self._pending.pop(call, (None, None))
-        if entry is not None:
-            entry.ends.clear()  # from here on the wait tells; and NCCL's Work would keep the tensors that it has filled
-        if position is not None and self._position is None:
-            return self._inside_again(position, entry)
-        return nullcontext()
+    def waiting(self, call: Call) -> Within:
+        """Note that the rank is in it again."""
+        position, _ = self._pending.pop(call, (None, None))
+        return nullcontext() if position is None or self._position is not None else self._inside_again(position)
 
     def call(
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
@@ -102,8 +97,7 @@ class _Counter(Observer):
         # torch calls itself: all_gather_object is two all_gathers. The learner wrote the outermost call.
         if (outer := self._position) is not None:
             return self._remember(function(*args, **kwargs), outer)
-        request = reader.read(args, kwargs)
-        if not request.is_mine:
+        if not (request := reader.read(args, kwargs)).is_mine:
             return function(*args, **kwargs)
         if not numbered:
             reader.refuse_what_crashes_gloo(name, args, kwargs)
@@ -115,8 +109,14 @@ class _Counter(Observer):
         return result
 
     def wait(self, function: Callable[..., Any], work: Any, *args: Any, **kwargs: Any) -> Any:
-        """Wait for something that a noted call returned."""
-        with self.waiting(work):
+        """Wait for something that a noted call returned: the rank is inside that collective again."""
+        # Once only: a second wait on the same Work returns at once, and is no collective any more.
+        position, entry = self._pending.pop(work, (None, None))
+        if entry is not None:
+            entry.ends.clear()  # from here on the wait tells; and NCCL's Work would keep the tensors that it has filled
+        if position is None or self._position is not None:  # not by `waiting`: a step comes here for every message
+            return function(work, *args, **kwargs)
+        with self._inside_again(position, entry):
             return function(work, *args, **kwargs)
 
     def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -131,8 +131,7 @@ class _Counter(Observer):
         """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
         if self._position is not None or torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        request = reader.read(args, kwargs)
-        if not request.is_mine:
+        if not (request := reader.read(args, kwargs)).is_mine:
             return function(*args, **kwargs)
         position = self._enter(name, True, request)
         with self._inside(position):
