@@ -209,6 +209,17 @@ def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: p
     assert zerolab.Recording.load(run).info.precision == "bf16"
 
 
+def test_json_takes_no_file_that_it_was_to_read_for_the_place_of_its_result(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    dumps = [tmp_path / f"nccl_trace_rank_{rank}" for rank in range(2)]
+    for dump in dumps:
+        dump.write_text("a dump")
+    assert cli.main(["why", "--json", *map(str, dumps)]) == 2
+    assert "_rank_0': give --json last, or a name that ends in .json" in capfd.readouterr().err
+    assert dumps[0].read_text() == "a dump"
+
+
 def test_a_recording_of_times_only_has_no_bytes(tmp_path: Path) -> None:
     flags = ["--stage", "ddp", "--world-size", "2", "--model", "mlp-odd", "--steps", "2", "--device", "cpu"]
     assert cli.main(["record", *flags, "--times-only", "--out", str(tmp_path / "run.json")]) == 0

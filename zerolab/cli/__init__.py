@@ -54,6 +54,9 @@ def _check_places(parsed: Arguments) -> None:
     ]
     for path in places:
         files.check_place(path)
+    if getattr(parsed, "json", None) in places and parsed.json.exists() and parsed.json.suffix != ".json":
+        # Most likely a file to read: `why --json dump-0 dump-1` takes the first for the place of the result.
+        raise ValueError(f"--json would overwrite {str(parsed.json)!r}: give --json last, or a name that ends in .json")
     if len(places) > len({path.resolve() for path in places}):
         raise ValueError(f"--json would overwrite {str(places[0])!r}, which --out names too: choose another file")
 
