@@ -49,16 +49,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _check_places(parsed: Arguments) -> None:
     """Refuses files that cannot be written, and one for two things: the second would replace the first."""
-    places = [
-        path for path in (getattr(parsed, "json", None), getattr(parsed, "out", None)) if path not in (None, STDOUT)
-    ]
-    for path in places:
+    given = {name: getattr(parsed, name, None) for name in ("json", "out")}
+    places = {name: path for name, path in given.items() if path not in (None, STDOUT)}
+    for path in places.values():
         files.check_place(path)
-    if getattr(parsed, "json", None) in places and parsed.json.exists() and parsed.json.suffix != ".json":
+    json = places.get("json")
+    if json is None:
+        return
+    if json.exists() and json.suffix != ".json":
         # Most likely a file to read: `why --json dump-0 dump-1` takes the first for the place of the result.
-        raise ValueError(f"--json would overwrite {str(parsed.json)!r}: give --json last, or a name that ends in .json")
-    if len(places) > len({path.resolve() for path in places}):
-        raise ValueError(f"--json would overwrite {str(places[0])!r}, which --out names too: choose another file")
+        raise ValueError(f"--json would overwrite {str(json)!r}: give --json last, or a name that ends in .json")
+    if "out" in places and json.resolve() == places["out"].resolve():
+        raise ValueError(f"--json would overwrite {str(json)!r}, which --out names too: choose another file")
 
 
 def _parse(arguments: Sequence[str]) -> Arguments:
