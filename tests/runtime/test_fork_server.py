@@ -139,3 +139,14 @@ def test_after_its_servers_death_no_process_is_killed_that_has_got_the_number_of
     finally:
         stranger.kill()
         stranger.wait()
+
+
+def test_what_the_server_is_told_to_import_every_rank_has_from_its_start():
+    """One that does not exist keeps no rank from starting."""
+    module = "this"  # Python's own, which nothing imports
+    with Cluster(world_size=1, device="cpu") as cluster:
+        assert cluster.run(lambda: module in sys.modules) == [False]
+    launch.launcher().preload("no_such_module")
+    launch.launcher().preload(module)
+    with Cluster(world_size=2, device="cpu") as cluster:
+        assert cluster.run(lambda: module in sys.modules) == [True, True]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from zerolab.runtime.interrupts import held_back, interruptible
+from zerolab.runtime.machine import process_fields
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
 EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
@@ -35,7 +36,6 @@ class ForkLauncher:
         self._requests = itertools.count()
         self._started: dict[int, int] = {}  # process numbers by request
         self._ended: dict[int, Ending] = {}
-        self._has_started_ranks = False
         self._living: set[int] = set()  # ranks whose end was not reported
         # Packets and not a stream: a message is read whole or not at all, in spite of Stop.
         self._control, inherited = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -85,6 +85,11 @@ class ForkLauncher:
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{reason}")
             return self._started.pop(request)
 
+    def preload(self, *modules: str) -> None:
+        """Have the server import modules that each rank would import anew; returns at once."""
+        with contextlib.suppress(OSError):  # the server has gone, as `start` will say
+            self._control.send(json.dumps({"op": "import", "modules": modules}).encode())
+
     def kill(self, pids: list[int]) -> None:
         """Kill ranks and what they started; returns at once. Takes no lock: a garbage collector may call it."""
         with contextlib.suppress(OSError):  # the server has gone, and its ranks with it
@@ -127,7 +132,7 @@ class ForkLauncher:
         with contextlib.suppress(OSError):  # the server has gone
             self._control.shutdown(socket.SHUT_RDWR)  # a fork of the kernel may hold it open, too
         self._control.close()
-        if self._has_started_ranks:
+        if self._living or self._ended:  # it has started ranks
             self._process.send_signal(signal.SIGCONT)  # it may be stopped, and nobody will continue it later
         else:  # it may go on importing torch for a minute, and has nothing to clean up
             self._process.kill()
@@ -159,7 +164,6 @@ class ForkLauncher:
             self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
             self._living.add(report["started"])
-            self._has_started_ranks = True
         else:
             self._living.discard(report["ended"])
             self._ended[report["ended"]] = report["code"], report["time"]
@@ -174,9 +178,7 @@ def _import_torch() -> None:
 
 def _lives(pid: int) -> bool:
     """Whether there is a process of this number; a zombie is none."""
-    with contextlib.suppress(OSError, IndexError):
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    return False
+    return process_fields(Path(f"/proc/{pid}"))[:1] not in ([], ["Z"], ["X"])
 
 
 def nameless_file(size: int) -> IO[bytes]:
@@ -213,6 +215,9 @@ class SpawnLauncher:
         )
         self._processes[process.pid] = process
         return process.pid
+
+    def preload(self, *modules: str) -> None:
+        """Nothing: a fresh Python has to import them itself."""
 
     def kill(self, pids: list[int]) -> None:
         """Kill ranks and what they started; returns at once."""

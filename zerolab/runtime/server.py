@@ -16,6 +16,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import wait
 from pathlib import Path
 
@@ -54,19 +55,26 @@ def main(control_fd: int, parent: int, bound: bool) -> None:
 
 
 def preload() -> None:
-    """Import what a first training step needs, then mark it all as long-lived so that forked ranks share its memory.
+    """Import what a first training step needs."""
+    # torch._dynamo makes its cache folder when it is imported; told to use one that exists, it leaves nothing in /tmp,
+    # and a full /tmp does not matter. The ranks do not see this: they take over the kernel's environment.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", sys.prefix)
+    with _shared():
+        for name in PRELOAD:
+            importlib.import_module(name)
+        # Else the first recording on fresh ranks would show the text as memory of theirs, and no later one would.
+        importlib.import_module("zerolab.models").text()
+        importlib.import_module("zerolab.recording.dispatch").leave_to_python()
+
+
+@contextlib.contextmanager
+def _shared() -> Iterator[None]:
+    """Marks what comes into being within it as long-lived, so that forked ranks share its memory.
 
     The garbage collector would look through half a million objects again and again: a tenth of the time.
     """
     gc.disable()
-    # torch._dynamo makes its cache folder when it is imported; told to use one that exists, it leaves nothing in /tmp,
-    # and a full /tmp does not matter. The ranks do not see this: they take over the kernel's environment.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", sys.prefix)
-    for name in PRELOAD:
-        importlib.import_module(name)
-    # Else the first recording on fresh ranks would show the text as memory of theirs, and no later one would.
-    importlib.import_module("zerolab.models").text()
-    importlib.import_module("zerolab.recording.dispatch").leave_to_python()
+    yield
     gc.freeze()
     gc.enable()
 
@@ -132,6 +140,10 @@ class ForkServer:
         request = json.loads(data)
         if request["op"] == "start":
             self._report({"started": self._fork(Fds(*fds)), "request": request["request"]})
+        elif request["op"] == "import":
+            with _shared(), contextlib.suppress(Exception):  # a rank imports it again, and says what is wrong
+                for name in request["modules"]:
+                    importlib.import_module(name)
         elif request["op"] == "kill":
             self._kill(request["pids"])
         return True

@@ -15,6 +15,7 @@ from zerolab.lessons import progress
 from zerolab.runtime.waiting import waiting
 
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
+TRIALS = tuple(f"zerolab.exercises.harness.{name}" for name in ("clinic", "onranks", "trials"))
 ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one
 
 
@@ -118,7 +119,9 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
     from zerolab.exercises.harness.failure import in_words
     from zerolab.runtime.cluster import Cluster
     from zerolab.runtime.faults import RankError
+    from zerolab.runtime.launch import launcher
 
+    launcher().preload(*TRIALS)
     verdicts: list[Verdict] = []
     on_ranks = exercise.targets.on_ranks
     attempt = Attempt(exercise.id, seed=seed)

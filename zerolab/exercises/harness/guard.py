@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import attrgetter
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 from zerolab.exercises.harness import exercise
@@ -78,8 +78,8 @@ def _refused(calls: tuple[str, ...], remedy: str) -> Iterator[tuple[CodeType, st
 def _shipped_solutions() -> Iterator[CodeType]:
     """The code of the solutions that are imported, of a class its methods; and of what would import one."""
     yield exercise._read.__code__  # noqa: SLF001  (which gives a solution along with the rest)
-    for name, module in sys.modules.copy().items():
-        if name.startswith("zerolab.exercises.") and not name.startswith("zerolab.exercises.harness"):
+    for module in vars(sys.modules["zerolab.exercises"]).copy().values():
+        if isinstance(module, ModuleType):
             solution = getattr(module, "solution", None)
             parts = vars(solution).values() if isinstance(solution, type) else [solution]
             yield from (part.__code__ for part in parts if isinstance(part, FunctionType))

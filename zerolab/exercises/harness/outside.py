@@ -63,9 +63,9 @@ class Outside:
     def _held(self, frames: list[FrameType]) -> tuple[int, int]:
         """The bytes that locals, the answer's attributes and its globals lead to; how many references were followed."""
         roots: list[Any] = [value for frame in frames for value in frame.f_locals.values()]
-        inside = vars(self._answer).values() if isinstance(self._answer, type) else [self._answer]
-        for function in inside:
-            roots += getattr(function, "__globals__", {}).values()
+        for function in vars(self._answer).values() if isinstance(self._answer, type) else [self._answer]:
+            # Python's own names are the same at each look, and most of what there is.
+            roots += (value for name, value in getattr(function, "__globals__", {}).items() if name != "__builtins__")
             roots += getattr(function, "__dict__", {}).values()
         return _size(roots)
 

@@ -48,25 +48,30 @@ def run_reference(setup: Setup, world_size: int) -> Reference:
         gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
         return laid_out(dict(zip(parameters, gradients, strict=True)))
 
-    reference = Reference(layouts, laid_out(parameters), [], [], [], [], [])
-    # SGD, because Adam divides by the size of the gradient, and a sum in place of a mean would not show.
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    weights = laid_out(parameters)
+    velocity = np.zeros_like(weights)
+    reference = Reference(layouts, weights, [], [], [], [], [])
     for step in range(STEPS):
         reference.outputs.append([])
         reference.local.append([gradient(step, rank) for rank in range(world_size)])
         reference.rows.append([setup.rows_of(step, rank) for rank in range(world_size)])
+        mean = reference.mean(step)
+        # SGD, because Adam divides by the size of the gradient, and a sum in place of a mean would not show. Not
+        # torch's, because the first optimizer of a kernel imports for seconds.
+        velocity = MOMENTUM * velocity + mean
         # The first step of a fresh optimizer has no momentum yet: that is what "made anew in each step" looks like.
-        reference.forgetful.append(laid_out(parameters) - LEARNING_RATE * reference.mean(step))
-        _set_gradients(layouts, parameters, reference.mean(step))
-        optimizer.step()
-        reference.weights.append(laid_out(parameters))
+        reference.forgetful.append(weights - LEARNING_RATE * mean)
+        weights = weights - LEARNING_RATE * velocity
+        reference.weights.append(weights)
+        _write(layouts, parameters, weights)
     return reference
 
 
-def _set_gradients(layouts: list[FlatLayout], parameters: dict[str, nn.Parameter], mean: Array) -> None:
+@torch.no_grad()
+def _write(layouts: list[FlatLayout], parameters: dict[str, nn.Parameter], weights: Array) -> None:
     first = 0
     for layout in layouts:
         for slot in layout.slots:
-            values = torch.from_numpy(mean[first + slot.start : first + slot.stop])
-            parameters[slot.name].grad = values.view(slot.shape).clone()
+            values = torch.from_numpy(weights[first + slot.start : first + slot.stop])
+            parameters[slot.name].copy_(values.view(slot.shape))
         first += layout.padded
