@@ -101,7 +101,7 @@ def test_after_a_further_closure_it_is_the_update_that_allocates():
         def step(self, closure):
             for _ in range(2):
                 closure()
-                seen.append((recorder._log.phase, recorder._ledger.category))
+                seen.append((recorder._log.phase, recorder.ledger.category))
 
     with Recorder() as recorder:
         Looking(loop.model.parameters(), lr=0.1).step(loop.closure)
@@ -157,7 +157,7 @@ def test_an_update_that_outlasts_the_recording_writes_nothing_into_it():
     loop.optimizer.step(leaving)
     assert loop.calls == CALLS
     assert seen == [len(recorder._log.drafts)]
-    assert not recorder._ledger._entries
+    assert not recorder.ledger._entries
 
 
 def test_an_update_begins_once_and_what_its_optimizer_computes_again_is_told():

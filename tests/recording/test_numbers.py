@@ -46,3 +46,11 @@ def test_with_a_model_no_numbers_are_recorded(cluster):
         dist.all_reduce(torch.ones(1))
 
     assert {event.numbers for event in cluster.record(train).ranks[0].events if event.step} == {None}
+
+
+def test_a_barrier_has_no_numbers_for_its_tensor_was_never_filled(cluster):
+    events = cluster.record(dist.barrier).ranks[0].events
+    assert {(event.kind, event.op, event.numbers) for event in events if event.op == "barrier"} == {
+        ("collective", "barrier", None),
+        ("wait", "barrier", None),
+    }

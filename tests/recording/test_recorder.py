@@ -167,7 +167,7 @@ def test_at_most_root_and_two_units_are_whole_at_any_moment_in_zero3(cluster, tr
 
         def look(ledger, entry, nbytes):
             grow(ledger, entry, nbytes)
-            flats = {unit.name: 4 * unit.padded for unit in recorder._ownership.units.values()}
+            flats = {unit.name: 4 * unit.padded for unit in recorder.ownership.units.values()}
             entries = [e for e in ledger._entries.values() if e.category == PARAMETERS and e.unit is not None]
             seen.add(frozenset(e.unit for e in entries if e.nbytes == flats.get(e.unit)))
 
@@ -177,7 +177,7 @@ def test_at_most_root_and_two_units_are_whole_at_any_moment_in_zero3(cluster, tr
                 train("zero3", "gpt-tiny")
         finally:
             Ledger._grow = grow
-        return seen, set(recorder._ownership.units)
+        return seen, set(recorder.ownership.units)
 
     for seen, units in cluster.run(whole_units_at_every_birth, train):
         assert len(units) == 5

@@ -245,6 +245,8 @@ BROKEN = {
     "number": ((*EVENT, 7, "number"), "first", "'number' of event 0 of rank 0 is 'first'"),
     "points nowhere": ((*EVENT, 7, "at"), "xyz:3", "points to the source 'xyz:3'"),
     "no line": ((*EVENT, 7, "at"), "abc:x", "points to the source 'abc:x'"),
+    "no number": ((*EVENT, 7, "at"), "abc:\u00b2", "points to the source 'abc:\u00b2'"),
+    "too long a number": ((*EVENT, 7, "at"), "abc:" + "9" * 5000, "points to the source 'abc:9999"),
     "category": (("ranks", 0, "events", 1, 7, "category"), "snacks", "'category' of event 1 of rank 0 is 'snacks'"),
     "span": (("ranks", 0, "events", 1, 7, "spans"), [[0]], r"'spans' of event 1 of rank 0 is \[\[0\]\]"),
     "group": (("ranks", 0, "events", 1, 7, "group"), ["all"], r"'group' of event 1 of rank 0 is \['all'\]"),
@@ -271,8 +273,9 @@ def test_a_malformed_file_is_refused_in_one_sentence(recording, tmp_path, path, 
         (b"[1]", "its format is 'list'"),
         (b"3", "its format is 'int'"),
         (b"[" * 100_000, "is not JSON"),
+        (b"9" * 5000, "is not JSON"),
     ],
-    ids=["empty", "cut off", "not text", "list", "number", "deep"],
+    ids=["empty", "cut off", "not text", "list", "number", "deep", "long"],
 )
 def test_a_file_that_is_something_else_is_refused_in_one_sentence(tmp_path, content, says):
     (tmp_path / "bad.json").write_bytes(content)

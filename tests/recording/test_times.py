@@ -4,7 +4,7 @@ import pytest
 
 from zerolab.recording.events import Event, RankInfo, RankRecording
 from zerolab.recording.recording import Recording
-from zerolab.recording.times import length
+from zerolab.recording.steps import length
 
 MS = 1_000_000
 

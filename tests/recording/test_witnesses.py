@@ -69,7 +69,7 @@ def state_by_process(stage, shape):
     before = look()
     with Recorder() as recorder:
         engine = train(blocks(number, width), width, 2)
-        ledger = recorder._ledger
+        ledger = recorder.ledger
         ledger.settle()
         counted, after = ledger.host.total, look()
     return after - before, counted, sum(flat.layout.numel for flat in engine.flats)

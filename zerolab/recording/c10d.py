@@ -4,7 +4,9 @@ There are two families. `c10d` operations write into the caller's tensors and re
 collectives (which DTensor uses, and FSDP2's clipping) return new tensors, and `wait_tensor` waits for those.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -13,21 +15,12 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerolab.recording.storages import parts_of
 
-_WORDS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "_allgather": "all_gather",
-    "_reduce": "reduce_scatter",
-    "alltoall": "all_to_all",
-    "monitored": "barrier",
-    "shard": "all_to_all",  # DTensor's `shard_dim_alltoall`
-    "isend": "send",
-    "irecv": "recv",
-}
 _LONG_WORDS = ("reduce_scatter", "all_reduce", "all_gather", "all_to_all")
+_WORDS = {"monitored": "barrier", "shard": "all_to_all", "isend": "send", "irecv": "recv"}  # `shard_dim_alltoall`
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _GATHERS = ("all_gather", "gather")  # the input is one rank's share of the whole
 _SCATTERS = ("reduce_scatter", "scatter")  # the output is one rank's share of the whole
+_MOST = 64  # nobody reads more numbers than this off a picture
 
 
 class Request(NamedTuple):
@@ -51,14 +44,11 @@ def communicates(func: Any) -> bool:
     return namespace == "c10d" or (namespace in _FUNCTIONAL and (takes_a_group or name == "wait_tensor"))
 
 
+@lru_cache(maxsize=256)
 def operation(name: str) -> str:
     """The word for a c10d operation: `_allgather_base_` is an `all_gather`, and so is `allgather_coalesced_`."""
-    for word in _LONG_WORDS:
-        if name.startswith(word):
-            return word
-    # The leading underscore stays: without it, `_reduce_scatter_base_` would begin like the plain `reduce_`.
-    head = "_" * name.startswith("_") + name.lstrip("_").split("_")[0]
-    return _WORDS.get(head, head)
+    bare, head = name.replace("_", ""), name.lstrip("_").split("_")[0]
+    return next((word for word in _LONG_WORDS if bare.startswith(word.replace("_", ""))), _WORDS.get(head, head))
 
 
 def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
@@ -91,14 +81,12 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
     numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
     nbytes = numel * counted[0].element_size() if counted else 0
-    known_peer = name in ("send", "recv_") and 0 <= args[2] < len(ranks)
-    peer = ranks[args[2]] if known_peer else None
     tensors = counted or tensors_in(args[0])
-    note = None
+    other = ranks[args[2]] if name in ("send", "recv_", "broadcast_") and 0 <= args[2] < len(ranks) else None
+    peer = None if op == "broadcast" else other
+    note = None if other is None else f"from rank {other}"
     if peer is not None:
         note = _place(tensors[0])
-    elif name == "broadcast_" and 0 <= args[2] < len(ranks):
-        note = f"from rank {ranks[args[2]]}"
     sent = None
     if name == "alltoall_base_":
         sent = _sent_to_others(args[1], args[4], group)
@@ -142,8 +130,7 @@ def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) 
     # The input is the whole buffer, or this rank's share of it; the output does not exist yet.
     ranks = dist.get_process_group_ranks(group)
     numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
-    splits = given.get("input_split_sizes")
-    sent = _sent_to_others(tensors[0], splits, group) if splits else None
+    sent = _sent_to_others(tensors[0], given.get("input_split_sizes") or (), group)
     return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None, group, None, sent)]
 
 
@@ -167,3 +154,19 @@ def tensors_in(argument: Any) -> list[torch.Tensor]:
         return []
     found = [each for each in argument if isinstance(each, torch.Tensor)]
     return found if len(found) == len(argument) else [each for part in argument for each in tensors_in(part)]
+
+
+def numbers_of(tensors: Iterable[torch.Tensor]) -> tuple[float, ...] | None:
+    """All numbers of the tensors, one after the other; None where they are many, not finite, or not in main memory.
+
+    A GPU is not asked: the host would have to wait for the answer. A sparse tensor has no list of all its numbers.
+    """
+    given = list(tensors)
+    if not given or sum(tensor.numel() for tensor in given) > _MOST:
+        return None
+    plain = (type(tensor) is torch.Tensor and tensor.layout is torch.strided for tensor in given)
+    if not all(plain) or any(not tensor.is_cpu or tensor.is_complex() for tensor in given):
+        return None
+    with _disable_current_modes():  # looking is not part of the run
+        found = tuple(float(number) for tensor in given for number in tensor.detach().flatten().tolist())
+    return found if all(map(math.isfinite, found)) else None

@@ -1,14 +1,11 @@
 """What torch's allocator and the driver report about the memory on a rank's GPU, next to what the ledger counts there.
 
-The ledger counts the bytes of tensors. torch's allocator rounds each of them up, to at least 512 bytes, serves cuBLAS's
-workspaces, and keeps freed memory for later; besides that, the process has a CUDA context and NCCL's buffers. So each
-figure contains the one before it, and the differences have names.
+Each figure contains the one before it, and the differences have names: docs/gpus.md, "What a card holds".
 
 Source: PyTorch's documentation, "CUDA semantics", memory management; `torch.cuda.memory_stats`.
 """
 
 import os
-from typing import Protocol
 
 import torch
 
@@ -16,16 +13,6 @@ from zerolab.recording.events import CARD_FIGURES, CardFigures
 from zerolab.runtime import nvml
 
 TENSORS = "tensors"
-
-
-class Card(Protocol):
-    """A GPU that can be asked for its memory; `read` gives all of `CARD_FIGURES` but the ledger's two."""
-
-    def begin(self) -> None:
-        """Forgets the peaks so far."""
-
-    def read(self) -> CardFigures:
-        """Bytes: the allocator's peak since `begin`, and what the driver reports for the process and the card."""
 
 
 class CudaCard:
@@ -36,11 +23,14 @@ class CudaCard:
         self._uuid = f"GPU-{torch.cuda.get_device_properties(device).uuid}"
 
     def begin(self) -> None:
-        """Resets the allocator's peaks."""
+        """Forgets the allocator's peaks so far."""
         torch.cuda.reset_peak_memory_stats(self._device)
 
     def read(self) -> CardFigures:
-        """Nothing here waits for kernels: the allocator's figures are the host's."""
+        """All of `CARD_FIGURES` but the ledger's two, in bytes: the peaks since `begin`, and what the driver reports.
+
+        Nothing here waits for kernels: the allocator's figures are the host's.
+        """
         stats = torch.cuda.memory_stats(self._device)
         free, total = torch.cuda.mem_get_info(self._device)
         reserved = stats["reserved_bytes.all.peak"]
@@ -57,7 +47,7 @@ class CudaCard:
         }
 
 
-def card_of(device: torch.device) -> Card | None:
+def card_of(device: torch.device) -> CudaCard | None:
     """The card on which a rank computes; None for the CPU."""
     return CudaCard(device) if device.type == "cuda" else None
 
@@ -65,11 +55,7 @@ def card_of(device: torch.device) -> Card | None:
 def terms(figures: CardFigures) -> dict[str, int]:
     """The bytes on the card as a sum of named terms: what the driver says of the process, or else of the whole card.
 
-    Args:
-        figures: of a step, one for each of `CARD_FIGURES`.
-
-    Raises:
-        ValueError: a figure is missing that must be there.
+    Raises ValueError if one of `CARD_FIGURES` is missing that must be there.
     """
     known = {name: value for name, value in figures.items() if value is not None}
     if missing := [name for name in CARD_FIGURES if name not in {*known, "process", "requested"}]:

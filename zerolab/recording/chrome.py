@@ -81,12 +81,10 @@ def _memory(rank: RankRecording) -> Iterator[dict[str, Any]]:
     known = [event for event in rank.events if event.live]
     for event in sorted(known, key=lambda event: event.t_end):
         shared = {**_place(rank.rank, COMPUTE), "ph": "C", "ts": event.t_end / 1000}
-        # Chrome stacks the categories, Perfetto draws each alone and needs their sum.
-        yield {**shared, "name": "memory", "args": dict(event.live)}
-        yield {**shared, "name": "live", "args": {"bytes": sum(event.live.values())}}
-        if event.host:
-            yield {**shared, "name": "main memory", "args": dict(event.host)}
-            yield {**shared, "name": "live in main memory", "args": {"bytes": sum(event.host.values())}}
+        for name, total, live in (("memory", "live", event.live), ("main memory", "live in main memory", event.host)):
+            if live:  # Chrome stacks the categories, Perfetto draws each alone and needs their sum
+                yield {**shared, "name": name, "args": dict(live)}
+                yield {**shared, "name": total, "args": {"bytes": sum(live.values())}}
 
 
 def _complete(event: Event, stream: int) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.distributed as dist
 
-from zerolab.recording.events import RankRecording, moved
+from zerolab.recording.events import RankRecording
 
 # Enough that some are not interrupted: only the fastest counts.
 ROUNDS = 64
@@ -29,11 +29,7 @@ class Reading(NamedTuple):
 
 
 def read(clock: Callable[[], int] = monotonic_ns) -> list[Reading]:
-    """Compares every rank's clock with rank 0's; one reading per rank on rank 0, nothing elsewhere. Collective.
-
-    Args:
-        clock: this rank's clock, in nanoseconds; the one that recordings are stamped with.
-    """
+    """Compares all ranks' clocks, in nanoseconds, with rank 0's. Collective: a reading a rank there, none elsewhere."""
     if dist.get_rank() != 0:
         _answer(clock)
         return []
@@ -76,20 +72,14 @@ def _together(recording: RankRecording) -> Iterator[tuple[int, tuple[int, int]]]
 
 
 def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecording:
-    """The same recording with its times on rank 0's clock; `info.clock` says what was taken out.
-
-    Args:
-        recording: of one rank, on its own clock.
-        start: read before it began.
-        end: read after it ended.
-    """
+    """The same recording with its times on rank 0's clock, read before and after it; `info.clock` says how."""
     drift = (end.offset - start.offset) / max(1, end.at - start.at)
 
     def here(time: int) -> int:
         # The offset may be years of nanoseconds, which a float does not hold exactly; what has drifted is small.
         return time - start.offset - round((time - start.at) * drift)
 
-    events = tuple(moved(event, here) for event in recording.events)
+    events = tuple(event.moved(here) for event in recording.events)
     clock = {
         "offset_ns": start.offset,
         "drift_ppm": round(drift * 1e6, 3),
@@ -108,16 +98,12 @@ def on_one_clock(
 
     Raises ValueError as `from_collectives`.
     """
-    aligned, worst = [], 0
-    for one, host in zip(recordings, hosts, strict=True):
-        if host == hosts[0]:
-            aligned.append(one)
-            continue
-        reading = from_collectives(recordings[0], one)
-        worst = max(worst, reading.uncertainty)
-        aligned.append(align(one, reading, reading))
-    within = f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
-    return aligned, f"times of all nodes are on one clock, {within}" if len(set(hosts)) > 1 else None
+    pairs = zip(recordings, hosts, strict=True)
+    readings = [None if host == hosts[0] else from_collectives(recordings[0], one) for one, host in pairs]
+    aligned = [one if at is None else align(one, at, at) for one, at in zip(recordings, readings, strict=True)]
+    worst = max((at.uncertainty for at in readings if at is not None), default=None)
+    within = "" if worst is None else f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
+    return aligned, f"times of all nodes are on one clock, {within}" if within else None
 
 
 def _ask(rank: int, clock: Callable[[], int]) -> Reading:

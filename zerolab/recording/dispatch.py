@@ -1,11 +1,10 @@
-"""Sees every operation that torch executes on this rank, autograd's included."""
+"""Sees every operation that torch executes on this rank, autograd's included, or only the collectives among them."""
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import Enum
-from functools import cache
-from typing import Any, NamedTuple, Self
+from contextlib import ExitStack, contextmanager
+from functools import cache, partial
+from typing import Any, Literal, NamedTuple, Self
 
 import torch
 from torch._subclasses import FakeTensor
@@ -28,19 +27,19 @@ _NUMBER_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
+_SHOWING = ("lift_fresh", "resize_", "resize_as_", "set_")
 _MOST_OF_A_NUMBER = 2 * torch.complex128.itemsize  # bytes
 
+_LEVEL = "ADInplaceOrView"  # of torch's dispatcher, where c10d has no kernels
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.ADInplaceOrView)
 
-class Effect(Enum):
-    """What an operation does to the ledger."""
-
-    NONE = "a view, or it writes into what is there"
-    FRESH = "its outputs are new tensors"
-    SHOWS = "it may give an existing tensor another size, or show one that was never seen"
-    COMMUNICATES = "torch.distributed is asked for something"
+Communicate = Callable[..., Any]
+"""Called with an operation that communicates, its arguments, its keywords, and perhaps what executes it."""
 
 
-_NONE, _FRESH, _SHOWS, _COMMUNICATES = Effect
+Effect = Literal["none", "fresh", "shows", "communicates"]
+"""What an operation does to the ledger: nothing, for it is a view or writes into what is there; its outputs are new
+tensors; it may give an existing tensor another size, or show one that was never seen; it asks torch.distributed."""
 
 
 class Kind(NamedTuple):
@@ -114,9 +113,7 @@ class Watch(TorchDispatchMode):
     It lies beneath the modes that are there, but for a simulation's, which executes what it has seen (`above`).
     """
 
-    def __init__(
-        self, log: Log, communicate: Callable[[Any, tuple[Any, ...], dict[str, Any]], Any], *, above: bool = False
-    ) -> None:
+    def __init__(self, log: Log, communicate: Communicate, *, above: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate, self._above = log, log.ledger, communicate, above
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
@@ -150,19 +147,19 @@ class Watch(TorchDispatchMode):
         # tight loop: most operations (views, in-place writes) return as early as possible.
         log = self._log
         log.operations += 1
-        kind = self._kinds.get(id(func)) or self._learn(func)
+        kind = self._kinds.get(id(func)) or self._kinds.setdefault(id(func), _kind_of(func))
         effect, second_is_tensor, execute, _ = kind
-        if effect is _COMMUNICATES:
+        if effect == "communicates":
             return self._communicate(func, args, kwargs or {})
         result = execute(*args, **kwargs) if kwargs else execute(*args)
-        if effect is not _NONE:
+        if effect != "none":
             ledger = self._ledger
             ledger.operation = func
             if not log.in_backward and _graph_task() != -1:
                 log.enter_backward()
             if result.__class__ is torch.Tensor:
                 ledger.see(result)
-                if effect is _SHOWS:
+                if effect == "shows":
                     for storage in storages_of(result):
                         ledger.resized(storage)
             else:
@@ -177,10 +174,6 @@ class Watch(TorchDispatchMode):
         self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
         return self._wraps[types]
 
-    def _learn(self, func: Any) -> Kind:
-        kind = self._kinds[id(func)] = _kind_of(func)
-        return kind
-
     def _see_all(self, result: Any) -> None:
         for tensor in tensors_in(result):
             # A tensor that wraps others has no memory of its own; DTensor's own fake ones, of whole tensors, have none.
@@ -191,19 +184,16 @@ class Watch(TorchDispatchMode):
 def _kind_of(func: Any) -> Kind:
     schema, execute = getattr(func, "_schema", None), getattr(func, "_op", func)
     if schema is None:
-        return Kind(Effect.FRESH, second_is_tensor=False, execute=func, func=func)
+        return Kind("fresh", second_is_tensor=False, execute=func, func=func)
     name = schema.name.split("::")[1]
     second = str(schema.arguments[1].type) if len(schema.arguments) > 1 else ""
+    effect: Effect = "none"
     if communicates(func):
-        effect = Effect.COMMUNICATES
+        effect = "communicates"
     elif any(value.alias_info is None for value in schema.returns):
-        effect = Effect.FRESH
-    elif name in ("lift_fresh", "resize_", "resize_as_", "set_") or any(
-        argument.is_out for argument in schema.arguments
-    ):
-        effect = Effect.SHOWS
-    else:
-        effect = Effect.NONE
+        effect = "fresh"
+    elif name in _SHOWING or any(argument.is_out for argument in schema.arguments):
+        effect = "shows"
     second_is_tensor = second == "Tensor" and not schema.arguments[1].kwarg_only
     return Kind(effect, second_is_tensor, execute, func)
 
@@ -214,3 +204,28 @@ def _bytes_of_number(number: object, other: object) -> int:
     dtype = other.dtype if isinstance(other, torch.Tensor) and (other.is_cpu or other.is_meta) else None
     made = _NUMBER_DTYPES[type(number)]
     return made.itemsize + (dtype.itemsize if dtype is not None and dtype != made else 0)
+
+
+def watch_collectives(communicate: Communicate, stack: ExitStack) -> None:
+    """Hands each operation of `c10d` to `communicate` until `stack` is closed, and no other: for times only.
+
+    A `Watch` runs Python for each of a step's thousand operations, so a GPU may have to wait for the host. But every
+    request to a process group is a `c10d` operation, whoever makes it: Python, the reducer of C++ DDP, or a functional
+    collective. A kernel of ours, at a level of the dispatcher where c10d has none, sees exactly those and passes them
+    on. It misses whatever skips that level: tensors made in inference mode, and what a dispatch mode or a tensor's own
+    dispatch asks for in turn, as DTensor does when an operation makes it redistribute its arguments.
+    """
+    library = torch.library.Library("c10d", "IMPL")
+    stack.callback(library._destroy)
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, operation = name.split("::")
+        if namespace == "c10d":
+            overload = getattr(torch.ops.c10d, operation.split(".")[0]).default
+            library.impl(overload, _watched(overload, communicate), _LEVEL, with_keyset=True)
+
+
+def _watched(overload: Any, communicate: Communicate) -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any, **keywords: Any) -> Any:
+        return communicate(overload, args, keywords, partial(overload.redispatch, keyset & _BELOW))
+
+    return kernel

@@ -112,12 +112,11 @@ class Event:
         """The number of elements in its spans."""
         return sum(stop - start for start, stop in self.spans or ())
 
-
-def moved(event: Event, move: Callable[[int], int]) -> Event:
-    """The same event with its times on another clock."""
-    names = ("t_start", "t_end") + ("device_start", "device_end") * (event.stream is not None)
-    times: dict[str, Any] = {name: move(getattr(event, name)) for name in names}
-    return replace(event, **times)
+    def moved(self, move: Callable[[int], int]) -> "Event":
+        """The same event with its times on another clock."""
+        names = ("t_start", "t_end") + ("device_start", "device_end") * (self.stream is not None)
+        times: dict[str, Any] = {name: move(getattr(self, name)) for name in names}
+        return replace(self, **times)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +168,19 @@ class RunInfo:
     total_only: bool = False  # bytes of memory are known, but not what they are for
     costs: dict[str, Any] | None = None  # of a simulation: seconds, the work of a step, the assumptions
 
+    def check_bytes(self) -> None:
+        """Raises ValueError if no bytes of memory were recorded."""
+        if self.times_only:
+            raise ValueError(
+                "bytes of memory were not recorded: this recording has times only, so record the run without times_only"
+            )
+
+    def as_meta(self) -> dict[str, Any]:
+        """`meta` as in the first edition, with a warning that names `info`; it will be removed in the next edition."""
+        text = 'meta["..."] is now the attribute info; the old form will be removed in the next edition'
+        warn(text, FutureWarning, stacklevel=3)
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo(RunInfo):
@@ -204,9 +216,6 @@ class RankInfo(RunInfo):
         return known | {"moments": self.moments}
 
 
-NO_BYTES = "bytes of memory were not recorded: this recording has times only, so record the run without times_only"
-
-
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
     """The same elements in as few spans as possible, in order: `(0, 4), (2, 6), (8, 9)` become `(0, 6), (8, 9)`."""
     merged: list[tuple[int, int]] = []
@@ -221,16 +230,6 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:
 def count(number: int, thing: str) -> str:
     """For example `1 rank` or `4 ranks`."""
     return f"{number} {thing}{'s' * (number != 1)}"
-
-
-def as_meta(info: RunInfo) -> dict[str, Any]:
-    """`meta` as in the first edition, with a warning that names `info`; it will be removed in the next edition."""
-    warn(
-        'meta["..."] is now the attribute info; the old form will be removed in the next edition',
-        FutureWarning,
-        stacklevel=3,
-    )
-    return {field.name: getattr(info, field.name) for field in fields(info)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +247,7 @@ class RankRecording:
     @property
     def state(self) -> State:
         """Bytes of model state at the last update. Raises ValueError before the second step, which completes it."""
-        if self.info.times_only:
-            raise ValueError(NO_BYTES)
+        self.info.check_bytes()
         if self.info.state is None:
             raise ValueError(
                 f"no state after {count(self.info.steps, 'step')}: "
@@ -260,4 +258,4 @@ class RankRecording:
     @property
     def meta(self) -> dict[str, Any]:
         """`info` in the form of the first edition."""
-        return as_meta(self.info)
+        return self.info.as_meta()

@@ -14,18 +14,18 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch.autograd.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.recording import c10d
 from zerolab.recording.aliases import with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
-from zerolab.recording.labels import Labels
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
-from zerolab.recording.numbers import numbers_of
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import replace
+from zerolab.recording.wrappers import module_of
 from zerolab.runtime.observers import Call, Observer, watching
 
 PHASES_OF: dict[str, Phase] = {
@@ -53,25 +53,21 @@ class Exchanges(Observer):
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
         self._newest: Any = None
-        self._awaited: list[Draft] = []
-        self._labels = Labels()
+        self.under_way: list[Draft] = []  # the waits that have not ended, and the collectives they wait for
+        self._labelled: list[str | None] = [None]  # for each open label of the profiler the unit that it names
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` is closed."""
         stack.enter_context(watching(self))
-        self._labels.install(stack)
+        stack.enter_context(replace(record_function, "__enter__", self._open_label))
+        stack.enter_context(replace(record_function, "__exit__", self._close_label))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
-        stack.callback(self._forget)
-
-    def _forget(self) -> None:
-        self._newest = None
-        self._works.clear()
-        self._calls.clear()
-        self._arriving.clear()
-        self._small.clear()
+        for known in (self._works, self._calls, self._arriving, self._small):
+            stack.callback(known.clear)
+        stack.callback(setattr, self, "_newest", None)
 
     # The engines' own collectives.
 
@@ -138,17 +134,13 @@ class Exchanges(Observer):
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
         """Makes the events last as long as the block, even if the wait raises."""
-        self._awaited += drafts
+        self.under_way += drafts
         try:
             yield
         finally:
-            del self._awaited[-len(drafts) :]  # waits can be nested
+            del self.under_way[-len(drafts) :]  # waits can be nested
             for draft in drafts:
                 self._log.end(draft)
-
-    def under_way(self) -> list[Draft]:
-        """The waits that have not ended, and the collectives they wait for."""
-        return list(self._awaited)
 
     # What passes through the dispatcher.
 
@@ -177,7 +169,10 @@ class Exchanges(Observer):
             # gloo's threads do not keep point-to-point tensors, and without a ledger nobody asks.
             if draft["peer"] is None and not self._log.times_only:
                 given = with_aliases(args, aliases)
-            handed_over = self._launch(request, self._inside or draft)
+            # A barrier makes the host wait, and in a batch of sends and receives the end of a single one is not known.
+            if self._log.streams is not None and request.op != "barrier" and request.peer is None:
+                whole = self._inside or draft
+                handed_over = self._log.streams.launch(whole["seq"], request.group, request.tensors)
         result = execute(*given, **keywords)
         work = self._note_work(result, draft, aliases)
         if handed_over is not None:
@@ -186,15 +181,6 @@ class Exchanges(Observer):
             self._ownership.communicated(draft["unit"], draft["phase"], args)
             self._log.end(draft)
         return result
-
-    def _launch(self, request: c10d.Request, whole: Draft) -> Callable[[Any], None] | None:
-        """A callback for the Work of a part of collective `whole`, if the device executes it; else None.
-
-        A barrier makes the host wait, and in a batch of sends and receives the end of a single one is not known.
-        """
-        if self._log.streams is None or request.op == "barrier" or request.peer is not None:
-            return None
-        return self._log.streams.launch(whole["seq"], request.group, request.tensors)
 
     def _note_work(self, result: Any, draft: Draft, aliases: list[SimpleQueue[None]]) -> Any:
         """The Work to wait for; None if there is none."""
@@ -253,7 +239,7 @@ class Exchanges(Observer):
     def _wait(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
         result = original(work, *args, **keywords)
         if self._log.streams is not None:
-            self._log.streams.waited(work)
+            self._log.streams.timer.waited(work)
         return result
 
     def _wait_event(self, original: Callable[..., Any], event: Any, stream: Any = None) -> Any:
@@ -265,6 +251,15 @@ class Exchanges(Observer):
         streams.begin(draft["seq"])
         with self._awaiting(draft):
             return original(event, stream)
+
+    def _open_label(self, original: Callable[..., Any], label: Any) -> Any:
+        self._labelled.append(module_of(label.name) or self._labelled[-1])
+        return original(label)
+
+    def _close_label(self, original: Callable[..., Any], label: Any, *failure: Any) -> Any:
+        if len(self._labelled) > 1:  # else it was opened before the recording
+            self._labelled.pop()
+        return original(label, *failure)
 
     # The events.
 
@@ -300,11 +295,14 @@ class Exchanges(Observer):
     ) -> Draft:
         log = self._log
         group = None if len(ranks) == dist.get_world_size() else tuple(ranks)
+        # The unit whose memory it is in, or that the sender names: of its two flats the first, if it gathers both.
+        known = log.ledger.unit_of(tensor) if tensor is not None else None
+        named = self._labelled[-1]
         draft = log.add(
             "collective",
             op,
             phase=PHASES_OF.get(op, log.phase) if log.step else log.phase,
-            unit=self._unit_of(tensor),
+            unit=known or next((flat for flat in (named, f"{named} frozen") if flat in self._ownership.units), None),
             group=group,
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
             numel=numel,
@@ -315,27 +313,20 @@ class Exchanges(Observer):
             draft |= {"step": 0, "phase": "setup"}
         return draft
 
-    def _unit_of(self, tensor: torch.Tensor | None) -> str | None:
-        """The unit whose memory the tensor is in, or else the unit that the sender names."""
-        known = self._log.ledger.unit_of(tensor) if tensor is not None else None
-        named = self._labels.unit
-        flats = (named, f"{named} frozen")  # who gathers both names only the module: take the first
-        return known or next((flat for flat in flats if flat in self._ownership.units), None)
-
     def _look(self, draft: Draft, given: Any, brought: Any) -> None:
         """Notes the numbers a collective is given, if they are few and there is no model, and where to look afterwards.
 
-        Not where a device sends: reading them would make the host wait for it.
+        Not where a device sends, for which the host would have to wait; nor of a barrier, whose tensor nobody fills.
         """
-        apart = self._log.times_only or self._log.streams is not None
+        apart = self._log.times_only or self._log.streams is not None or draft["op"] == "barrier"
         if self._inside is None and not self._ownership.units and not apart:
             tensors = c10d.tensors_in(brought)
-            draft["numbers"] = None if draft["op"] == "recv" else numbers_of(c10d.tensors_in(given) or tensors)
+            draft["numbers"] = None if draft["op"] == "recv" else c10d.numbers_of(c10d.tensors_in(given) or tensors)
             if draft["numbers"] is not None or draft["op"] == "recv":
                 self._small[draft["seq"]] = tensors
 
     def _look_again(self, wait: Draft, draft: Draft) -> None:
-        wait["numbers"] = numbers_of(self._small.pop(draft["seq"], []))
+        wait["numbers"] = c10d.numbers_of(self._small.pop(draft["seq"], []))
 
     def _log_wait(self, draft: Draft) -> Draft:
         shared = {key: draft[key] for key in ("phase", "step", "unit", "group", "numel")}

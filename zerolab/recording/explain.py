@@ -36,76 +36,46 @@ MOMENTS = {"Adam": (2,), "AdamW": (2,)}
 ANY_MOMENTS = (0, 1, 2)  # how many numbers per parameter other optimizers keep, depending on their options
 
 
-def why_empty(recording: "Recording", chosen: RankRecording) -> str:
-    """The reason, on a line of its own, for columns without a number; nothing where there is none."""
-    try:
-        _ = chosen.state
-    except ValueError as reason:
-        return f"\n{reason}"
-    if recording.info.formula is None and recording.info.stage is None:
-        return "\nno formula: nothing says which stage this loop is; explain() sets it beside the nearest one"
-    return ""
+def explain(recording: "Recording", rank: int | None = None, stage: str | None = None) -> Table:
+    """One row a term of the closed form: its formula, its bytes, what was measured, and the difference: it is to be 0.
 
-
-def explain(recording: "Recording", rank: int | None = None, beside: str | None = None) -> Table:
-    """One row a term: its formula, its bytes, what was measured, and the difference, which is to be 0.
-
-    Args:
-        recording: of one of the four stages or your own loop, with at least two steps of Adam.
-        rank: whose bytes; None takes the first.
-        beside: the stage that your own loop is meant to be; None takes the one it comes closest to.
-
-    Raises:
-        ValueError: the recording has no such rank, or no state, no closed form, or there is no such stage.
+    It takes one of the four stages or your own loop, with at least two steps of Adam. `rank` says whose bytes, and None
+    takes the first; `stage` is the one that your own loop is meant to be, and None takes the one it comes closest to.
+    Raises ValueError if the recording has no such rank, or no state, no closed form, or if there is no such stage.
     """
-    chosen = recording.rank(rank)
-    stage, precision, state = recording.info.stage, recording.info.precision, chosen.state
-    if stage is None:
-        return _beside_nearest(recording, chosen, beside)
-    if beside not in (None, stage):
-        raise ValueError(f"this run is {stage}, not {beside!r}: leave out stage=, which is for a loop of your own")
+    chosen, world_size = recording.rank(rank), recording.world_size
+    ran, precision, state = recording.info.stage, recording.info.precision, chosen.state
+    if ran is None:
+        return _beside_nearest(recording, chosen, stage)
+    if stage not in (None, ran):
+        raise ValueError(f"this run is {ran}, not {stage!r}: leave out stage=, which is for a loop of your own")
     # A wrong row is worse than none: other systems shard as they like, and have no closed form here.
-    if stage not in theory.STAGES or precision is None or precision not in theory.BYTES_PER_PARAMETER:
+    if ran not in theory.STAGES or precision is None or precision not in theory.BYTES_PER_PARAMETER:
         raise ValueError(
-            f"no closed form for stage {stage!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
+            f"no closed form for stage {ran!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
             "zerolab.compare name what the system holds beyond its form"
         )
-    formula, terms = _closed_form(recording, chosen, stage, precision)
-    words, sharded = SHARE if precision == "fp32" else SHARE_BF16, theory.SHARDED[stage]
-    if chosen.info.moments == "8-bit":
+    flats, moments = flats_of(recording), chosen.info.moments
+    formula = theory.state_bytes(ran, sum(flat.numel for flat in flats), world_size, precision, moments=moments)
+    terms = theory.terms(ran, flats, world_size, precision, **chosen.info.for_terms)
+    words = SHARE if precision == "fp32" else SHARE_BF16
+    if moments == "8-bit":
         words = words | {"optimizer_state": IN_8_BITS[words["optimizer_state"]]}
+    words = {category: text + " / N" * (category in theory.SHARDED[ran]) for category, text in words.items()}
     # The terms belong to no category, so what was measured stands with the formula and with the sum.
     rows: list[dict[str, Any]] = [
-        {
-            "term": category,
-            "formula": words[category] + " / N" * (category in sharded),
-            "bytes": nbytes,
-            "measured": state[category],
-        }
+        {"term": category, "formula": words[category], "bytes": nbytes, "measured": state[category]}
         for category, nbytes in formula.items()
     ]
     rows += [{"term": name, "formula": TERMS[name], "bytes": nbytes} for name, nbytes in terms.items() if nbytes]
     total = _row("state", "sum", sum(formula.values()) + sum(terms.values()), sum(state.values()))
-    return Table([*rows, total], f"{stage} on {recording.world_size} ranks, {precision}: bytes of rank {chosen.rank}")
+    return Table([*rows, total], f"{ran} on {world_size} ranks, {precision}: bytes of rank {chosen.rank}")
 
 
 def flats_of(recording: "Recording") -> list[Any]:
     """The flats as they were in this run, as far as theory asks: four numbers and the dtype of each."""
-    world_size = recording.world_size
-    return [
-        SimpleNamespace(**asdict(unit) | {"shard_numel": unit.padded // world_size, "dtype": _dtype(unit)})
-        for unit in recording.units
-    ]
-
-
-def _closed_form(
-    recording: "Recording", chosen: RankRecording, stage: str, precision: str
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Bytes by category, and what a rank holds beyond that, by name."""
-    world_size, flats, info = recording.world_size, flats_of(recording), chosen.info
-    num_params = sum(flat.numel for flat in flats)
-    formula = theory.state_bytes(stage, num_params, world_size, precision, moments=info.moments)
-    return formula, theory.terms(stage, flats, world_size, precision, **info.for_terms)
+    shares = [{"shard_numel": unit.padded // recording.world_size, "dtype": _dtype(unit)} for unit in recording.units]
+    return [SimpleNamespace(**asdict(unit) | share) for unit, share in zip(recording.units, shares, strict=True)]
 
 
 def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | None) -> Table:
@@ -126,10 +96,8 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
     if counters:
         rows.append(_row("step_counters", "as the optimizer keeps them", counters, counters))
     total = _row("state", "sum", sum(row["bytes"] for row in rows), sum(state.values()))
-    alike = next(
-        (f"nearest to {name}" for name in theory.STAGES if set(theory.SHARDED[name]) == divided), "like no stage"
-    )
-    beside = f"beside {stage}" if stage else alike
+    nearest = (f"nearest to {name}" for name in theory.STAGES if set(theory.SHARDED[name]) == divided)
+    beside = f"beside {stage}" if stage else next(nearest, "like no stage")
     title = f"a loop of your own on {recording.world_size} ranks, {beside}: bytes of rank {chosen.rank}"
     return Table([*rows, total], title)
 

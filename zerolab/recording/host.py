@@ -65,7 +65,5 @@ def host_memory() -> Iterator[HostMemory]:
 
 def _status() -> dict[str, int]:
     """This process's sizes in bytes, by the kernel's names."""
-    lines = (_PROCESS / "status").read_text().splitlines()
-    return {
-        name: int(rest.split()[0]) * 1024 for name, _, rest in (line.partition(":") for line in lines) if "kB" in rest
-    }
+    lines = (line.partition(":") for line in (_PROCESS / "status").read_text().splitlines())
+    return {name: int(rest.split()[0]) * 1024 for name, _, rest in lines if "kB" in rest}

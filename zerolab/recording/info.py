@@ -36,14 +36,11 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
     precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision
     num_params = sum(unit.numel for unit in units)
     trained = sum(unit.numel for unit in units if not unit.frozen)
+    known = {name: getattr(ownership, name) for name in ("stage", "optimizer", "matrices", "moments", "offload")}
     return RankInfo(
-        stage=ownership.stage,
+        **known,
         num_params=num_params or None,
-        optimizer=ownership.optimizer,
         precision=precision,
-        matrices=ownership.matrices,
-        moments=ownership.moments,
-        offload=ownership.offload,
         backend=at.backend,
         device=log.device,
         simulated=at.backend == "fake",
@@ -59,7 +56,7 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         wire_bytes=[step.wire_bytes for step in log.steps],
         operations=[] if log.times_only else [step.operations for step in log.steps],
         card=[step.card for step in log.steps if step.card is not None],
-        losses=log.known_losses(),
+        losses=[loss if isinstance(loss, float) else None for loss in log.losses],
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
         **(_figures(log.steps, log.device, had_state=ownership.had_state) if log.steps and not log.times_only else {}),
     )
@@ -78,13 +75,12 @@ def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[
     # At its first update Adam has no moments yet, so what is held then is not the state; and a step that fp16 skips
     # has no update.
     if len(updates) > (0 if had_state else 1) and updates[-1].state:
-        here, host = (levels_on(updates[-1].state, place) for place in (device, HOST))
-        figures["state"] = {category: here.get(category, 0) for category in STATE}
+        held = {place: levels_on(updates[-1].state, place) for place in (device, HOST)}
+        # The formula speaks of the state, wherever it lies.
+        figures["state"] = {category: sum(levels.get(category, 0) for levels in held.values()) for category in STATE}
         figures["step_counters"] = updates[-1].step_counters
         if device != HOST:
-            figures["host_state"] = {category: host[category] for category in STATE}
-            # The formula speaks of the state, wherever it lies.
-            figures["state"] = {category: nbytes + host[category] for category, nbytes in figures["state"].items()}
+            figures["host_state"] = {category: held[HOST][category] for category in STATE}
     return figures
 
 

@@ -13,6 +13,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
+from operator import call
 from pathlib import Path
 from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
@@ -56,11 +57,7 @@ def _fits_container(kind: Any, parts: tuple[Any, ...]) -> Fits:
         return lambda value: isinstance(value, dict) and all(map(of_parts[1], value.values()))
     if kind is list or parts[-1] is ...:
         return lambda value: isinstance(value, list) and all(map(of_parts[0], value))
-    return lambda value: (
-        isinstance(value, list)
-        and len(value) == len(of_parts)
-        and all(fits(part) for fits, part in zip(of_parts, value, strict=True))
-    )
+    return lambda value: isinstance(value, list) and len(value) == len(parts) and all(map(call, of_parts, value))
 
 
 _FITS: dict[type, dict[str, Fits]] = {
@@ -110,12 +107,7 @@ def _listed(opening: str, items: Iterable[str], closing: str) -> str:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Reads and checks a file.
-
-    Raises:
-        FileNotFoundError: there is no such file.
-        ValueError: a folder, an empty, malformed or newer file.
-    """
+    """Reads and checks a file. Raises FileNotFoundError, or ValueError for a folder, a malformed or a newer file."""
     source, name = Path(path), str(path)
     if source.is_dir():
         raise ValueError(f"{name!r} is a folder, not a recording: name the file that save() wrote, such as 'run.json'")
@@ -125,15 +117,11 @@ def read(path: str | os.PathLike[str]) -> Contents:
 
 
 def parse(data: bytes, name: str) -> Contents:
-    """The reverse of `text`, from its UTF-8 bytes; `name` is what an error calls them.
-
-    Raises:
-        ValueError: they are no recording, a damaged or a newer one.
-    """
+    """The reverse of `text`, from its UTF-8 bytes. Raises ValueError, with their `name`, for damaged or newer ones."""
     try:
         document = json.loads(data.decode())
-    # RecursionError: a file of a million open brackets is refused like any other malformed one.
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    # A file of a million open brackets, or with a number of a million digits, is refused like any other malformed one.
+    except (ValueError, RecursionError) as error:
         what = f"is not JSON ({error})" if data else "is empty"
         raise ValueError(f"{name!r} {what}, so it is no recording: record it again, or fetch the file again") from None
     try:
@@ -144,9 +132,8 @@ def parse(data: bytes, name: str) -> Contents:
         raise ValueError(f"{name!r} is no recording that can be read: {error}") from None
 
 
-# Raised deep in the document, where the file's name is not known; `parse` adds it.
 class _Malformed(Exception):
-    """What is wrong with a file, and what to do, without its name."""
+    """What is wrong with a file, and what to do; deep in the document its name is not known, so `parse` adds it."""
 
 
 def _dump(value: object) -> str:
@@ -165,14 +152,13 @@ def _finite(value: object) -> object:
 
 def _changed(info: RunInfo) -> dict[str, object]:
     """The fields that differ from their defaults."""
-    silent = type(info)()
-    names = [field.name for field in fields(info) if getattr(info, field.name) != getattr(silent, field.name)]
-    return {name: getattr(info, name) for name in names}
+    silent, said = type(info)(), ((field.name, getattr(info, field.name)) for field in fields(info))
+    return {name: value for name, value in said if value != getattr(silent, name)}
 
 
 def _row(event: Event, last: Event | None) -> list[object]:
-    said = {name: getattr(event, name) for name in _DEFAULTS}
-    more: dict[str, object] = {name: value for name, value in said.items() if value != _DEFAULTS[name]}
+    said = ((name, getattr(event, name), default) for name, default in _DEFAULTS.items())
+    more: dict[str, object] = {name: value for name, value, default in said if value != default}
     if event.source is not None:
         more["at"] = f"{event.source.id}:{event.source.line}{'*' * event.source.from_autograd}"
     if event.host and (last is None or event.host != last.host):
@@ -224,10 +210,8 @@ def _info(schema: type[Schema], holder: Any) -> Schema:
 
 def _complete(schema: type[Schema], holder: Any, where: str) -> Schema:
     """A unit or a source, of which a file has every field; but older files lack those that came later."""
-    given = holder if isinstance(holder, dict) else {}
-    later = {"replicated": False} if schema is UnitInfo else {}
-    whole = {name: given.get(name, later.get(name)) for name in _FITS[schema]}
-    return schema(**_frozen(_checked(schema, whole, where)))
+    given = {"replicated": False} | (holder if isinstance(holder, dict) else {})
+    return schema(**_frozen(_checked(schema, {name: given.get(name) for name in _FITS[schema]}, where)))
 
 
 def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -239,13 +223,11 @@ def _checked(schema: type, given: Mapping[str, Any], where: str) -> dict[str, An
     return known
 
 
-def _frozen(fields: dict[str, Any]) -> dict[str, Any]:
-    """Lists as the tuples that events and units have."""
-
-    def frozen(value: Any) -> Any:
-        return tuple(map(frozen, value)) if isinstance(value, list) else value
-
-    return {name: frozen(value) for name, value in fields.items()}
+def _frozen(value: Any) -> Any:
+    """Lists as the tuples that events and units have, also within a dictionary."""
+    if isinstance(value, dict):
+        return {name: _frozen(item) for name, item in value.items()}
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 def _get(holder: Any, key: str, kind: type) -> Any:
@@ -263,10 +245,9 @@ def _short(value: object) -> str:
 
 def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]) -> RankRecording:
     rank = _get(value, "rank", int)
-    rows = _get(value, "events", list)
-    # A row does not state its number: its position is the number, so it cannot be wrong.
     events: list[Event] = []
-    for seq, row in enumerate(rows):
+    # A row does not state its number: its position is the number, so it cannot be wrong.
+    for seq, row in enumerate(_get(value, "events", list)):
         events.append(_event(row, rank, seq, sources, events[-1].host if events else {}))
     info, complete = _info(RankInfo, value), _get(value, "complete", bool)
     return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
@@ -278,7 +259,7 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source], host: dict
     if not _fits_row(row) or row[1] < 0 or len(row[6]) not in (0, len(CATEGORIES)):
         raise _Malformed(f"{where} is {_short(row)}; {AGAIN}")
     start, duration, step, phase, kind, op, live, more = row
-    said = _checked(Event, {name: value for name, value in more.items() if name in _DEFAULTS}, where)
+    said = _frozen(_checked(Event, {name: value for name, value in more.items() if name in _DEFAULTS}, where))
     at = _line(_get(more, "at", str), sources, where) if "at" in more else None
     if not _fits_device(*(said.get(name) for name in ("stream", "device_start", "device_end"))):
         raise _Malformed(f"{where} was executed on a device at no time; {AGAIN}")
@@ -287,7 +268,7 @@ def _event(row: Any, rank: int, seq: int, sources: dict[str, Source], host: dict
         if not _fits_levels(more["host"]) or len(more["host"]) != len(CATEGORIES):
             raise _Malformed(f"'host' of {where} is {_short(more['host'])}; {AGAIN}")
         said["host"] = dict(zip(CATEGORIES, more["host"], strict=True))
-    return Event(rank, seq, start, start + duration, step, phase, kind, op, **_frozen(said))
+    return Event(rank, seq, start, start + duration, step, phase, kind, op, **said)
 
 
 def _fits_device(stream: str | None, start: int | None, end: int | None) -> bool:
@@ -300,6 +281,6 @@ def _fits_device(stream: str | None, start: int | None, end: int | None) -> bool
 def _line(text: str, sources: dict[str, Source], where: str) -> SourceLine:
     # An event without its text would show a learner an empty pane, and no reason.
     key, _, line = text.rstrip("*").rpartition(":")
-    if key not in sources or not line.isdigit():
+    if key not in sources or not line.isdecimal() or len(line) > 9:  # a longer one is no line, and may be no number
         raise _Malformed(f"{where} points to the source {_short(text)}, which is not in the file; record it again")
     return SourceLine(key, int(line), text.endswith("*"))

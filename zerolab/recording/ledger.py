@@ -64,8 +64,7 @@ class Tally:
     has the peak of each phase since then.
     """
 
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self.live = [0] * len(CATEGORIES)
         self.total = 0
         self.forget()
@@ -75,27 +74,21 @@ class Tally:
         self.phases: dict[str, Moment] = {}
         self.peak_total = -1
 
-    def enter(self, phase: str, birth: int, operation: object) -> None:
-        """Enters a phase; the current level counts towards its peak. `birth` and `operation` are as in `rise`."""
+    def enter(self, phase: str, ledger: "Ledger") -> None:
+        """Enters a phase; the current level counts towards its peak."""
         self.here = self.phases.get(phase) or self.phases.setdefault(phase, Moment())
         # A phase may begin at its peak and only free memory from then on.
         if self.total > self.here.total:
-            self.rise(0, birth, operation)
+            self.rise(ledger)
 
-    def rise(self, passing: int, birth: int, operation: object) -> None:
-        """Notes a new peak of this phase.
-
-        Args:
-            passing: bytes that belong to no storage.
-            birth: how many storages have been created so far.
-            operation: what caused the peak.
-        """
+    def rise(self, ledger: "Ledger", passing: int = 0) -> None:
+        """Notes a new peak of this phase, caused by the ledger's operation; the bytes `passing` are of no storage."""
         here = self.here
-        here.live, here.total, here.birth = self.live.copy(), self.total + passing, birth
+        here.live, here.total, here.birth = self.live.copy(), self.total + passing, ledger.births
         here.live[OTHER] += passing
         if here.total > self.peak_total:  # the peak of the step; it shares the phase's list, which `assign` corrects
             self.peak, self.peak_total = here.live, here.total
-            self.peak_time, self.peak_operation, self.peak_birth = self._clock(), operation, birth
+            self.peak_time, self.peak_operation, self.peak_birth = ledger.clock(), ledger.operation, ledger.births
 
     def move(self, entry: Entry, category: int) -> None:
         """Counts a storage under another category, also at those peaks at which it was alive."""
@@ -116,7 +109,7 @@ class Ledger:
     """
 
     def __init__(self, clock: Callable[[], int] = monotonic_ns, *, apart: bool = True) -> None:
-        self._clock, self._apart = clock, apart
+        self.clock, self._apart = clock, apart
         self.category = OTHER
         # Formatted only when a peak is logged: `str` of an operation takes microseconds.
         self.operation: object = None
@@ -128,7 +121,7 @@ class Ledger:
         # A counter instead of a clock: two storages may arrive within one tick of the system's.
         self.births = 0
         self._allocators: Sequence[Allocator] = ()
-        self.host = Tally(clock)
+        self.host = Tally()
         self.tallies = {HOST: self.host}
         # Keyed by device rather than by its name, since torch builds a new string for the name each time.
         self._tally_of: dict[torch.device, Tally] = {}
@@ -145,15 +138,11 @@ class Ledger:
         self.settle()
         self.phase = phase
         for tally in self.tallies.values():
-            tally.enter(phase, self.births, self.operation)
+            tally.enter(phase, self)
 
     def levels(self) -> dict[str, list[int]]:
         """The current live bytes, by device."""
         return {device: tally.live.copy() for device, tally in self.tallies.items()}
-
-    def device_of(self, rank: str) -> str:
-        """The device to report for a rank that computes on `rank`: that one, or the host if it never held a storage."""
-        return rank if rank in self.tallies else HOST
 
     def older(self, device: str) -> int:
         """Live bytes on a device that are not counted: from before the recording and unused in it, or from a check."""
@@ -180,16 +169,14 @@ class Ledger:
 
         What earlier runs left behind is not part of this one. It counts from the moment it is assigned to a flat.
         """
-        return sum(map(self._note_existing, storages_of(tensor)))
-
-    def _note_existing(self, storage: torch.UntypedStorage) -> int:
-        nbytes = storage.nbytes()
-        # A released flat has no bytes until it is gathered, and counts as new then.
-        if self._known(storage) is not None or not nbytes:
-            return 0
-        entry = self._add(storage, EXCLUDED, None)
-        entry.nbytes, entry.since = nbytes, 0
-        return nbytes
+        noted = 0
+        for storage in storages_of(tensor):
+            # A released flat has no bytes until it is gathered, and counts as new then.
+            if (nbytes := storage.nbytes()) and self._known(storage) is None:
+                entry = self._add(storage, EXCLUDED, None)
+                entry.nbytes, entry.since = nbytes, 0
+                noted += nbytes
+        return noted
 
     def exclude(self, tensor: torch.Tensor) -> None:
         """Stops counting the storage of `tensor`."""
@@ -222,7 +209,7 @@ class Ledger:
             self.settle()
             if tally.total + nbytes > tally.here.total:
                 self.operation = operation
-                tally.rise(nbytes, self.births, operation)
+                tally.rise(self, nbytes)
 
     def assign(self, tensor: torch.Tensor, category: int, unit: str | None) -> None:
         """Sets what the storage of `tensor` is for; one that was never seen is older than the recorder."""
@@ -323,8 +310,8 @@ class Ledger:
     def _learn(self, device: torch.device) -> Tally:
         """The tally of a device not seen before; all devices of one kind share it."""
         name = device.type if self._apart else HOST
-        tally = self._tally_of[device] = self.tallies.setdefault(name, Tally(self._clock))
-        tally.enter(self.phase, self.births, self.operation)
+        tally = self._tally_of[device] = self.tallies.setdefault(name, Tally())
+        tally.enter(self.phase, self)
         return tally
 
     def _grow(self, entry: Entry, nbytes: int) -> None:
@@ -339,7 +326,7 @@ class Ledger:
         if tally.total > tally.here.total:
             self.settle()
             if tally.total > tally.here.total:
-                tally.rise(0, self.births, self.operation)
+                tally.rise(self)
 
     def _leave(self, entry: Entry) -> None:
         self._give_back(entry)

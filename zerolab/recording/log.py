@@ -2,7 +2,7 @@
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Any
@@ -14,7 +14,7 @@ from zerolab.recording.card import card_of
 from zerolab.recording.events import CATEGORIES, PHASES, CardFigures, Event, Phase
 from zerolab.recording.ledger import ACTIVATIONS, HOST, OTHER, Ledger
 from zerolab.recording.sources import Sources
-from zerolab.recording.streams import OnDevice, Streams
+from zerolab.recording.streams import Streams
 from zerolab.recording.wire import bytes_sent
 
 # Not an Event yet: events are frozen, and most drafts get their end and their unit only after they are logged.
@@ -30,10 +30,6 @@ def levels_on(levels: Levels, device: str) -> dict[str, int]:
     return dict(zip(CATEGORIES, levels[device], strict=True)) if device in levels else {}
 
 
-COMPUTING = ("module", "optimizer")
-"""The kinds of events that run on the compute stream, if there is one."""
-
-
 @dataclass(slots=True)
 class StepFigures:
     """What is measured in one training step: bytes by device and category, and bytes sent."""
@@ -43,8 +39,7 @@ class StepFigures:
     step_counters: int = 0  # bytes of it that are step counters of optimizers outside engines
     peak: Levels = field(default_factory=dict)
     peaks: dict[str, Levels] = field(default_factory=dict)  # by phase
-    wire_at_start: int | None = None
-    wire_bytes: int | None = None
+    wire_bytes: int | None = None  # until it ends, this and the next are the counts at its beginning
     operations: int = 0
     card: CardFigures | None = None  # None unless the rank is on a GPU
     tentative: bool = False  # begun by a model in evaluation mode: without a backward it is no step
@@ -66,7 +61,7 @@ class Log:
         self.phase: Phase = "setup"
         self.in_backward = False
         self.operations = 0
-        self._losses: list[float | torch.Tensor] = []
+        self.losses: list[float | torch.Tensor] = []  # a tensor is still in flight, until `read_losses`
         # Collectives are numbered per group, apart from events: only their numbers agree on all ranks of the group.
         self.numbers: defaultdict[tuple[int, ...] | None, Iterator[int]] = defaultdict(itertools.count)
         self._take_peaks_as_logged()
@@ -79,7 +74,7 @@ class Log:
     @property
     def device(self) -> str:
         """Where the rank computes, by torch's name; the host as long as nothing is known to be allocated elsewhere."""
-        return self._device if self.times_only else self.ledger.device_of(self._device)
+        return self._device if self.times_only or self._device in self.ledger.tallies else HOST
 
     def compute_on(self, device: torch.device) -> None:
         """Sets where the rank computes, from the next step on."""
@@ -98,7 +93,7 @@ class Log:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"], draft["seq"] = {} if self.times_only else self.ledger.levels(), len(self.drafts)
         self.drafts.append(draft)
-        if self.streams is not None and kind in COMPUTING:
+        if self.streams is not None and kind in ("module", "optimizer"):  # they run on the compute stream
             self.streams.begin(draft["seq"])
         return draft
 
@@ -133,29 +128,25 @@ class Log:
         self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
 
     def add_loss(self, loss: torch.Tensor) -> None:
-        """Notes a step's loss; on a GPU it stays in flight until `read_losses`: the host must not wait during a run."""
+        """Notes a step's loss; on a GPU it stays in flight: the host must not wait during a run."""
         if not loss.is_cuda:
-            self._losses.append(loss.item())
+            self.losses.append(loss.item())
             return
         with _disable_current_modes():  # the copy is not part of the run
-            self._losses.append(loss.detach().to("cpu", non_blocking=True))
+            self.losses.append(loss.detach().to("cpu", non_blocking=True))
 
     def read_losses(self) -> None:
-        """Waits for the losses that are still in flight, and reads them."""
-        if any(isinstance(loss, torch.Tensor) for loss in self._losses):
+        """Waits for the losses that are still in flight."""
+        if any(isinstance(loss, torch.Tensor) for loss in self.losses):
             torch.cuda.synchronize()
-        self._losses = [float(loss) for loss in self._losses]
+        self.losses = [float(loss) for loss in self.losses]
 
-    def known_losses(self) -> list[float | None]:
-        """The losses; None for one that is still in flight."""
-        return [loss if isinstance(loss, float) else None for loss in self._losses]
-
-    def begin_step(self) -> None:
+    def begin_step(self, *, tentative: bool = False) -> None:
         """Begins a training step, and ends the one that is still open."""
         self.end_step()
         # Counted from the last step that ended: one that raised before its update starts again under the same number.
         number = self.steps[-1].number + 1 if self.steps else 1
-        self.current = StepFigures(number, wire_at_start=bytes_sent(), operations=self.operations)
+        self.current = StepFigures(number, wire_bytes=bytes_sent(), operations=self.operations, tentative=tentative)
         self.ledger.start_peak()
         if self.card is not None:
             self.card.begin()
@@ -189,14 +180,11 @@ class Log:
             if phase in self.ledger.host.phases
         }
         current.operations = self.operations - current.operations
-        now = bytes_sent()
-        if now is not None and current.wire_at_start is not None:
-            current.wire_bytes = now - current.wire_at_start
+        sent, before = bytes_sent(), current.wire_bytes
+        current.wire_bytes = None if sent is None or before is None else sent - before
         if self.card is not None:
-            current.card = self.card.read() | {
-                "ledger": self.ledger.tallies[self.device].peak_total,
-                "older": self.ledger.older(self.device),
-            }
+            peak, older = self.ledger.tallies[self.device].peak_total, self.ledger.older(self.device)
+            current.card = self.card.read() | {"ledger": peak, "older": older}
         self.steps.append(current)
 
     def enter(self, phase: Phase) -> None:
@@ -222,7 +210,7 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(self, rank: int, under_way: Iterable[Draft], on_device: Mapping[int, OnDevice]) -> list[Event]:
+    def events(self, rank: int, under_way: Iterable[Draft]) -> list[Event]:
         """All events so far, as plain values; those under way last until now.
 
         Another thread may ask meanwhile: each event enters the list complete, and the list is copied in one step.
@@ -236,7 +224,5 @@ class Log:
                 fields["host"] = levels_on(levels, HOST)
             if draft["seq"] in lasting:
                 fields["t_end"] = now
-            if found := on_device.get(draft["seq"]):
-                fields |= {"stream": found.stream, "device_start": found.start, "device_end": found.end}
             events.append(Event(rank=rank, **fields))
         return events

@@ -11,18 +11,17 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerolab.engines.declared import moments_of, name_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.holdings import Holding, held_in
+from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans
-from zerolab.recording.ledger import GRADIENTS, OPTIMIZER_STATE, PARAMETERS
 from zerolab.recording.log import Log
 from zerolab.recording.wrappers import is_part, is_sharded, local_of, rows_of, units_of, whole
 from zerolab.runtime.observers import Call, Holder
 
-Held = tuple[int, str | None, tuple[int, int], torch.Tensor]
-"""A piece of model state: the ledger's category, the flat (None: unknown), a span of it, and the tensor."""
+Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
+"""A piece of model state, as `Holding`: the category, the flat (None: unknown), a span of it, and the tensor."""
 
 Places = dict[int | str, tuple[str, int]]
 """Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
@@ -32,7 +31,7 @@ Parts = list[tuple[str, weakref.ref[nn.Module]]]
 
 EVERYTHING = ""  # in place of a flat's name
 
-# Engines name categories, the ledger indexes a list by them.
+# The ledger indexes a list by them.
 _INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
 
 
@@ -48,8 +47,8 @@ class Ownership:
         self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._seen: dict[tuple[int, str], Spans] = {}  # as the engine gave them; merged in `_logged`
-        self._logged: dict[tuple[int, str], Spans] = {}
+        self._seen: dict[tuple[str, str], Spans] = {}  # as the engine gave them; merged in `_logged`
+        self._logged: dict[tuple[str, str], Spans] = {}
         self._later: set[str] = set()  # flats that the next look at any flat includes
         self._gathered: set[str] = set()  # flats of another system that are whole, or being gathered
         self._emptied = False  # whether another system has emptied a storage since the last look
@@ -139,12 +138,10 @@ class Ownership:
 
     def step_counters(self) -> int:
         """Bytes of the single numbers, such as step counters, that optimizers outside engines keep."""
-        counted = 0
-        for state in (state for optimizer in self._optimizers for state in optimizer.state.values()):
-            for value in state.values():
-                if isinstance(value, torch.Tensor) and value.dim() == 0 and (mine := local_of(value)) is not None:
-                    counted += mine.nbytes
-        return counted
+        states = (state for optimizer in self._optimizers for state in optimizer.state.values())
+        values = (value for state in states for value in state.values() if isinstance(value, torch.Tensor))
+        counters = [local_of(value) for value in values if value.dim() == 0]
+        return sum(counter.nbytes for counter in counters if counter is not None)
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
         """Notes what another system sends or receives: only now can its buffers be told from other tensors.
@@ -215,40 +212,37 @@ class Ownership:
         self._later.clear()
         self._emptied = False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
-        now: dict[tuple[int, str], Spans] = {}
-        for category, unit, span, tensor in self._held(updates=not stays) if names is None else self._held_in(names):
-            assign(tensor, category, unit)
+        now: dict[tuple[str, str], Spans] = {}
+        for category, unit, span, tensor in self._held(names, updates=not stays):
+            assign(tensor, _INDEX[category], unit)
             if unit is not None and span[1] > span[0]:
                 now[category, unit] = (*now.get((category, unit), ()), span)
         # What no longer appears has been let go, and that is an event as well.
         for key in self._seen:
-            if key not in now and (names is None or key[1] in names) and not (stays and key[0] == OPTIMIZER_STATE):
+            if key not in now and (names is None or key[1] in names) and not (stays and key[0] == "optimizer_state"):
                 now[key] = ()
         for key, spans in now.items():
             if self._seen.get(key, ()) != spans:
-                self._seen[key] = spans
-                self._log_hold(key, merge_spans(spans))
-
-    def _log_hold(self, key: tuple[int, str], spans: Spans) -> None:
-        if self._logged.get(key, ()) != spans:
-            self._logged[key] = spans
-            self._log.add("memory", "hold", unit=key[1], category=CATEGORIES[key[0]], spans=spans)
+                self._seen[key], merged = spans, merge_spans(spans)
+                if self._logged.get(key, ()) != merged:
+                    self._logged[key] = merged
+                    self._log.add("memory", "hold", unit=key[1], category=key[0], spans=merged)
 
     def _living(self) -> list[Holder]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
-    def _held_in(self, names: set[str]) -> list[Held]:
-        """What is held in some flats of the engines; in all flats, if an engine cannot say it by flat."""
-        flats = [(engine, flat) for engine in self._living() for flat in engine.flats if flat.layout.name in names]
+    def _held(self, names: set[str] | None, *, updates: bool) -> list[Held]:
+        """What is held in some flats or in all; in all, too, if an engine cannot say it by flat."""
+        living = self._living()
+        flats = [(engine, flat) for engine in living for flat in engine.flats if names and flat.layout.name in names]
         # Other systems keep one buffer for many flats: there is no cheap look at a single one.
-        if not all(isinstance(flat, Flat) for _, flat in flats):
-            return self._held(updates=True)
-        holdings = (holding for engine, flat in flats for holding in held_in(flat, engine.optimizer.state))
-        return [*map(_as_held, holdings), *self._held_by_models(names, updates=False)]
-
-    def _held(self, *, updates: bool) -> list[Held]:
-        holdings = (holding for engine in self._living() for holding in engine.holdings())
-        return [*map(_as_held, holdings), *self._held_by_models(None, updates=updates)]
+        if names is None or not all(isinstance(flat, Flat) for _, flat in flats):
+            names = None
+            holdings = (holding for engine in living for holding in engine.holdings())
+        else:
+            updates = False
+            holdings = (holding for engine, flat in flats for holding in held_in(flat, engine.optimizer.state))
+        return [*holdings, *self._held_by_models(names, updates=updates)]
 
     def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What models without an engine hold, in some flats or in all; with `updates`, their optimizers' state, too."""
@@ -278,12 +272,12 @@ class Ownership:
         return known
 
     def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> list[Held]:
-        mine, held = local_of(parameter), []
-        if mine is not None:
-            held.append((PARAMETERS, unit, self._span(parameter, start), mine))
+        held: list[Held] = []
+        if (mine := local_of(parameter)) is not None:
+            held.append(("parameters", unit, self._span(parameter, start), mine))
         gradient = parameter.grad if parameter.is_leaf else None
         if gradient is not None and (mine := local_of(gradient)) is not None:
-            held.append((GRADIENTS, unit, self._span(gradient, start), mine))
+            held.append(("gradients", unit, self._span(gradient, start), mine))
         return held
 
     def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
@@ -296,7 +290,7 @@ class Ownership:
                 if mine is not None:
                     # A step counter is state, but it covers none of the flat's elements.
                     whole = value.numel() == parameter.numel()
-                    yield OPTIMIZER_STATE, unit, self._span(value, start) if whole else (0, 0), mine
+                    yield "optimizer_state", unit, self._span(value, start) if whole else (0, 0), mine
 
     def _span(self, tensor: torch.Tensor, start: int) -> tuple[int, int]:
         """Where this rank's elements of a parameter lie in its flat, in which the parameter begins at `start`."""
@@ -319,7 +313,3 @@ class Ownership:
                 frozen=layout.frozen,
                 replicated=layout.replicated,
             )
-
-
-def _as_held(holding: Holding) -> Held:
-    return _INDEX[holding.category], holding.unit, holding.span, holding.tensor

@@ -53,7 +53,7 @@ class Passes(Observer):
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it the current unit's
         self._updating: list[tuple[Any, Draft]] = []
-        self._saves: list[Draft] = []
+        self.saves: list[Draft] = []  # those that have begun and not ended; they may outlast the recording
         self._is_updating = False  # an engine has begun its update and not yet ended it
         self._hears_updates = False  # has heard one; a recording that begins within a closure misses that update's hook
         self._computes_again = False  # an optimizer, within its update, calls the closure that it was given
@@ -64,7 +64,7 @@ class Passes(Observer):
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
         self._stack = stack
-        stack.callback(self._left)
+        stack.callback(setattr, self, "_stack", None)
         stack.enter_context(watching(self))
         for handle in (
             register_module_forward_pre_hook(self.forward_begins),
@@ -73,9 +73,6 @@ class Passes(Observer):
             register_optimizer_step_post_hook(self._after_update),
         ):
             stack.callback(handle.remove)
-
-    def _left(self) -> None:
-        self._stack = None
 
     def made(self, engine: Holder) -> None:
         """Registers an engine, whose flats say which modules of its model are units."""
@@ -104,22 +101,18 @@ class Passes(Observer):
     def under_way(self) -> list[Draft]:
         """The passes and updates that have begun and not ended."""
         passes = [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]
-        return passes + self.saves_under_way()
-
-    def saves_under_way(self) -> list[Draft]:
-        """The saves that have begun and not ended, which may outlast a recording."""
-        return self._saves.copy()
+        return passes + self.saves
 
     @contextmanager
     def saving(self, op: str, nbytes: int) -> Iterator[None]:
         """Logs a save; its end may come in another thread, which changes nothing but the event's own time."""
         draft = self._log.add("save", op, text=f"{nbytes} bytes")
-        self._saves.append(draft)
+        self.saves.append(draft)
         try:
             yield
         finally:
             draft["t_end"] = self._log.clock()
-            self._saves.remove(draft)
+            self.saves.remove(draft)
 
     def _on_gradient(self, parameter: torch.Tensor) -> None:
         gradient = parameter.grad
@@ -127,7 +120,7 @@ class Passes(Observer):
             self._log.ledger.assign(gradient, GRADIENTS, None)
 
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
-        """A module is about to be called."""
+        """A module is about to be called; a recording that begins in a hook of torch's says so: ours comes too late."""
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
         if self._stack is None or in_backward():
             return
@@ -148,7 +141,7 @@ class Passes(Observer):
     def backward_begins(self) -> None:
         """A backward is about to be computed, for whose forward there may be no hook."""
         if not (self._computes_again or self._evaluations):
-            self.begin_step()
+            self.beginning()
 
     def _learn(self, module: nn.Module) -> str:
         """Notes a model that is called for the first time, and returns the name of its root."""
@@ -164,10 +157,6 @@ class Passes(Observer):
         root = next(name for name, part in modules.items() if part is module)
         self._roots.add(root)
         return root
-
-    def beginning(self) -> None:
-        """Begins a training step where a loop says so; else one begins with the first forward after an update."""
-        self.begin_step()
 
     def updating(self) -> None:
         """An engine's update begins, before its optimizer's: gradients may have to be cast first."""
@@ -186,13 +175,11 @@ class Passes(Observer):
         if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
             self._log.add_loss(loss)
 
-    def begin_step(self) -> bool:
-        """Begins a training step, unless one without an update so far is under way; returns whether it did."""
-        begins = self._log.current is None or self._log.current.state is not None
-        if begins:
-            self._log.begin_step()
+    def beginning(self, *, tentative: bool = False) -> None:
+        """Begins a training step, if none without an update is under way: a loop says so, or a forward after one."""
+        if self._log.current is None or self._log.current.state is not None:
+            self._log.begin_step(tentative=tentative)
             self._log.enter("forward")
-        return begins
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -218,8 +205,7 @@ class Passes(Observer):
             else:
                 if training:
                     log.drop_tentative_step()
-                if self.begin_step() and log.current is not None:
-                    log.current.tentative = not training
+                self.beginning(tentative=not training)
         self._ownership.sync()
         log.compute("forward")
 

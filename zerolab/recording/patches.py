@@ -13,13 +13,8 @@ from typing import Any
 def replace(owners: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[None]:
     """Calls `wrapper(original, *args, **keywords)` instead of a method or function of torch's, or of Python's.
 
-    Whatever is there is wrapped, even another wrapper, and restored at the end; a method that the owner only inherited
-    is inherited again.
-
-    Args:
-        owners: the class or module that has it; a list of modules where several have the same function.
-        name: what it is called there.
-        wrapper: what is called instead.
+    `owners` is the class or module that has it, or a list of modules where several have the same function. Whatever is
+    there is wrapped, even another wrapper, and restored at the end; what was only inherited is inherited again.
     """
     first, *others = owners if isinstance(owners, list) else [owners]
     # A method that came from a base class must not be left behind in the subclass.

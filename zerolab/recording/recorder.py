@@ -8,17 +8,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, compress
 from time import monotonic_ns
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 
 from zerolab.recording import streams
-from zerolab.recording.dispatch import Watch
+from zerolab.recording.dispatch import Watch, watch_collectives
 from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import Membership, describe, membership
-from zerolab.recording.kernels import watch_collectives
 from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
@@ -26,7 +24,6 @@ from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
 from zerolab.runtime.observers import holders, within
-from zerolab.theory.allocator import Allocator
 
 
 @contextmanager
@@ -46,7 +43,7 @@ class Recorder:
     """Records everything that happens within `with Recorder() as recorder:`; `finish()` returns it as plain data.
 
     It works with and without a process group. Tensors that already exist are noted, but count only if they are state
-    of a model that is being trained.
+    of a model that is being trained. Who begins within a training tells `ownership` and `passes` what came before.
 
     Args:
         clock: returns nanoseconds; the times of the events are on this clock.
@@ -60,11 +57,11 @@ class Recorder:
         self, *, clock: Callable[[], int] = monotonic_ns, simulated: bool = False, times_only: bool = False
     ) -> None:
         self._clock, self._simulated = clock, simulated
-        self._ledger, self._sources = Ledger(clock, apart=not simulated), Sources()
-        self._log = Log(self._ledger, self._sources, clock, times_only=times_only)
-        self._ownership = Ownership(self._log)
-        self._passes = Passes(self._log, self._ownership)
-        self._exchanges = Exchanges(self._log, self._ownership)
+        self.ledger, self._sources = Ledger(clock, apart=not simulated), Sources()
+        self._log = Log(self.ledger, self._sources, clock, times_only=times_only)
+        self.ownership = Ownership(self._log)
+        self.passes = Passes(self._log, self.ownership)
+        self._exchanges = Exchanges(self._log, self.ownership)
         self._stack = ExitStack()
         self._started = 0
         self._member = Membership()
@@ -83,8 +80,8 @@ class Recorder:
             if not self._simulated:
                 self._count_what_exists()
             timer = streams.find_timer() if self._clock is monotonic_ns else None
-            self._log.streams = streams.Streams(timer, self._clock) if timer is not None else None
-            self._passes.install(stack)
+            self._log.streams = None if timer is None else streams.Streams(timer, self._clock)
+            self.passes.install(stack)
             self._exchanges.install(stack)
             # Last: what the others do to install themselves is not part of the run.
             if self._log.times_only:
@@ -96,17 +93,20 @@ class Recorder:
             undo.pop_all()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
         self._log.drop_tentative_step()
         self._log.end_step()
         try:
-            on_device = self._on_device(failed=kind is not None)
-            self._finished = self._so_far(self._passes.saves_under_way(), complete=kind is None, on_device=on_device)
+            marks, self._log.streams = self._log.streams, None
+            if kind is None:  # after an error the device may never finish its work
+                self._log.read_losses()
+                if marks is not None and (not self.ownership.units or self._log.device == marks.timer.kind):
+                    for seq, found in marks.times().items():
+                        self._log.drafts[seq] |= found._asdict()
+            self._finished = self._so_far(self.passes.saves.copy(), complete=kind is None)
         finally:
-            self._ledger.close()  # last: describing the run still needs its figures
+            self.ledger.close()  # last: describing the run still needs its figures
 
     def finish(self) -> RankRecording:
         """What was recorded, as plain values that can be pickled and written as JSON."""
@@ -114,58 +114,30 @@ class Recorder:
             raise RuntimeError("the recording is still going on: call finish() after the with block has ended")
         return self._finished
 
-    def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
-        """Notes optimizers of a hand-written loop that made updates before the recording."""
-        self._ownership.add_optimizers(optimizers)
-
     def count(self, tensors: Iterable[torch.Tensor]) -> None:
         """Counts tensors that already exist, such as buffers and a batch: a simulation does not search for them."""
         for tensor in tensors:
-            self._ledger.see(tensor)
-
-    def lay_out(self, *allocators: Allocator) -> None:
-        """From now on each of them has a block for every storage, those that exist first: for a simulated GPU."""
-        self._ledger.lay_out(allocators)
+            self.ledger.see(tensor)
 
     def live(self) -> dict[str, int]:
         """The current live bytes by category, on the device of a simulated rank."""
-        self._ledger.settle()
-        return dict(zip(CATEGORIES, self._ledger.host.live, strict=True))
-
-    def forward_begins(self, module: torch.nn.Module, inputs: Any) -> None:
-        """For callers that start recording in a forward pre-hook: torch has by then chosen its hooks, without ours."""
-        self._passes.forward_begins(module, inputs)
-
-    def backward_begins(self) -> None:
-        """For callers that see a backward begin: it is of a step, whether or not anybody has seen its forward."""
-        self._passes.backward_begins()
+        self.ledger.settle()
+        return dict(zip(CATEGORIES, self.ledger.host.live, strict=True))
 
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
-        under_way = [*self._passes.under_way(), *self._exchanges.under_way()]
+        under_way = [*self.passes.under_way(), *self._exchanges.under_way]
         return self._finished or self._so_far(under_way, complete=False)
 
-    def _on_device(self, *, failed: bool) -> dict[int, streams.OnDevice]:
-        """When the device executed each event; empty after an error: the device may never finish its work then."""
-        marks, self._log.streams = self._log.streams, None
-        if failed:
-            return {}
-        self._log.read_losses()
-        if marks is None or (self._ownership.units and self._log.device != marks.kind):
-            return {}
-        return marks.times()
-
-    def _so_far(
-        self, under_way: list[Draft], *, complete: bool, on_device: dict[int, streams.OnDevice] | None = None
-    ) -> RankRecording:
+    def _so_far(self, under_way: list[Draft], *, complete: bool) -> RankRecording:
         self._member = membership(self._member)
         return RankRecording(
             rank=self._member.rank,
             world_size=self._member.world_size,
-            events=tuple(self._log.events(self._member.rank, under_way, on_device or {})),
+            events=tuple(self._log.events(self._member.rank, under_way)),
             sources=self._sources.texts.copy(),
-            units=tuple(self._ownership.units.copy().values()),
-            info=describe(self._log, self._ownership, self._member, self._started),
+            units=tuple(self.ownership.units.copy().values()),
+            info=describe(self._log, self.ownership, self._member, self._started),
             complete=complete,
         )
 
@@ -173,21 +145,21 @@ class Recorder:
         """Shows the ledger every tensor that already exists, and registers every engine."""
         gc.collect()  # an engine and its hooks refer to each other, so an unused one may still be alive
         kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
-        nbytes = sum(map(self._ledger.note_existing, _all_of(kinds)))
+        nbytes = sum(map(self.ledger.note_existing, _all_of(kinds)))
         if nbytes:
             text = f"{nbytes} bytes existed before; what is used of them counts"
             self._log.add("note", "before recording", text=text, source=None)
         for engine in list(holders):
-            self._passes.made(engine)
-        self._ledger.start_peak()
+            self.passes.made(engine)
+        self.ledger.start_peak()
 
     def _resize(self, original: Any, storage: torch.UntypedStorage, size: int) -> Any:
         before = storage.size()
         result = original(storage, size)
-        unit = self._ledger.resized(storage)
+        unit = self.ledger.resized(storage)
         # A release is an event of its own; where a storage grows, the gather that fills it is the event.
         if size == 0 < before:
-            self._ownership.released(unit)
+            self.ownership.released(unit)
         return result
 
 

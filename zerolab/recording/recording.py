@@ -8,26 +8,8 @@ from functools import cached_property
 from typing import Any, Self, TypeVar
 
 from zerolab import files
-from zerolab.recording import jsonfile, memory
-from zerolab.recording.events import (
-    CATEGORIES,
-    NO_BYTES,
-    STATE,
-    ByCategory,
-    Event,
-    RankRecording,
-    RunInfo,
-    Source,
-    State,
-    UnitInfo,
-    as_meta,
-    count,
-    moved,
-)
-from zerolab.recording.explain import explain, why_empty
-from zerolab.recording.times import times
-from zerolab.recording.traffic import traffic
-from zerolab.tables import Table
+from zerolab.recording import explain, jsonfile, memory, steps
+from zerolab.recording.events import ByCategory, Event, RankRecording, RunInfo, Source, State, UnitInfo, count
 
 Figures = TypeVar("Figures", bound=Collection[Any])
 
@@ -103,9 +85,13 @@ class Recording:
         # A step is done when all ranks have done it; one that was cut off has fewer.
         info = RunInfo(**shared | {"steps": min(recording.info.steps for recording in ranks)})
         # All ranks point into the same tables: a file holds them once.
-        named = tuple(units.values())
-        merged = [_shifted(recording, zero, sources, named) for recording in ranks]
-        return cls(merged, world_size=sizes.pop(), info=info, units=named, sources=sources, results=results)
+        tables: dict[str, Any] = {"units": tuple(units.values()), "sources": sources}
+        merged = []
+        for recording in ranks:
+            events = tuple(event.moved(lambda time: time - zero) for event in recording.events)
+            of_rank = replace(recording.info, started_ns=_start(recording) - zero)
+            merged.append(replace(recording, events=events, info=of_rank, **tables))
+        return cls(merged, world_size=sizes.pop(), info=info, results=results, **tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the recording as JSON, whole or not at all; `results` are not in it.
@@ -155,8 +141,7 @@ class Recording:
     @property
     def peak(self) -> ByCategory:
         """Bytes by category at the highest moment of the first rank's last step. Raises ValueError without a step."""
-        if self.info.times_only:
-            raise ValueError(NO_BYTES)
+        self.info.check_bytes()
         return _of_steps(self.ranks[0].info.peak)
 
     @property
@@ -167,7 +152,7 @@ class Recording:
     @property
     def meta(self) -> dict[str, Any]:
         """`info` as the first edition had it."""
-        return as_meta(self.info)
+        return self.info.as_meta()
 
     # A picture asks often, a recording never changes.
     @cached_property
@@ -205,83 +190,9 @@ class Recording:
         there = ", ".join(str(recording.rank) for recording in self.ranks)
         raise ValueError(f"rank {number!r} is not in this recording: choose one of {there}")
 
-    def highest(self, category: str, rank: int | None = None, step: int | None = None) -> int:
-        """The most live bytes of one category at any event of one step on a rank; between two there may be more.
-
-        Args:
-            category: one of `parameters`, `gradients`, `optimizer_state`, `activations`, `communication`, `other`.
-            rank: None takes the first.
-            step: counted from 1; None takes the last.
-
-        Raises ValueError for a category, a rank or a step that is not in the recording.
-        """
-        if self.info.times_only:
-            raise ValueError(NO_BYTES)
-        recording = self.rank(rank)
-        chosen = recording.info.steps if step is None else step
-        # The steps before the last allocate what stays, so the last is what a step is like.
-        found = [event.live[category] for event in recording.events if event.step == chosen and category in event.live]
-        if not found:
-            raise ValueError(
-                f"no live bytes of {category!r} in step {chosen!r}: choose one of {', '.join(CATEGORIES)}, "
-                f"and a step from 1 to {recording.info.steps}"
-            )
-        return max(found)
-
-    def table(self) -> Table:
-        """One row a rank: bytes of state at the update, by formula, at the peak, and sent in the last step."""
-        rows: list[dict[str, Any]] = []
-        for recording in self.ranks:
-            info = recording.info
-            row: dict[str, Any] = {"rank": recording.rank, **(info.state or dict.fromkeys(STATE))}
-            row |= {"state": _total(info.state), "formula": _total(self.info.formula), "peak": info.peak_total}
-            if info.host_peak is not None:
-                row |= {"in main memory": _total(info.host_state), "its peak": _total(info.host_peak)}
-            rows.append(row | {"logical bytes": info.logical_bytes[-1] if info.logical_bytes else None})
-        title = f"{self.title}: bytes a rank, at the update and at the peak of the last step"
-        return Table(rows, title + why_empty(self, self.ranks[0]))
-
-    def memory(self, rank: int | None = None) -> Table:
-        """One row a category: bytes of `rank` (None: the first) at the update, by formula, and at the peak.
-
-        For a rank on a GPU, this for each device, and what the card holds besides tensors.
-        Raises ValueError if the rank is not in the recording.
-        """
-        recording = self.rank(rank)
-        title = f"{self.title}: bytes of rank {recording.rank}{why_empty(self, recording)}"
-        return Table(memory.rows(recording.info, self.info.formula), title)
-
-    def traffic(self, step: int | None = None, rank: int | None = None) -> Table:
-        """One row a kind of collective: how often in one step, over how many elements, and what a rank must send.
-
-        Args:
-            step: counted from 1; None takes the last.
-            rank: whose bytes; None takes the first.
-
-        Raises ValueError for a step or a rank that is not in the recording. What really left the sockets depends on
-        the machine, so it is not in this table: see `wire_bytes`.
-        """
-        return traffic(self, step, rank)
-
-    def explain(self, rank: int | None = None, stage: str | None = None) -> Table:
-        """One row a term of the closed form: formula, bytes, measured, difference.
-
-        Your own loop is compared with `stage`, or with the stage it comes closest to (None).
-        Raises ValueError if the rank is not there, or no closed form covers the run.
-        """
-        return explain(self, rank, stage)
-
-    def times(self, step: int | None = None) -> Table:
-        """One row a rank: milliseconds of one step, computing, communicating, and blocked by communication.
-
-        The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded: an unobserved wait.
-
-        Args:
-            step: counted from 1; None takes the last.
-
-        Raises ValueError for a step that is not in the recording.
-        """
-        return times(self, step)
+    # What is asked of it in tables and figures; each is a function of a recording.
+    table, memory, highest = memory.table, memory.memory, memory.highest
+    traffic, times, explain = steps.traffic, steps.times, explain.explain
 
     def to_chrome(self, path: str | os.PathLike[str]) -> None:
         """Writes a trace that Perfetto opens: ranks as processes, streams as threads, memory as counters."""
@@ -323,10 +234,6 @@ class Recording:
         return f"<Recording of {self.title}: {', '.join(parts)}>"
 
 
-def _total(by_category: dict[str, int] | None) -> int | None:
-    return sum(by_category.values()) if by_category else None
-
-
 def _of_steps(figures: Figures | None) -> Figures:
     """What was measured of steps. Raises ValueError if there were none."""
     if not figures:
@@ -339,12 +246,3 @@ def _start(recording: RankRecording) -> int:
         return recording.info.started_ns
     # A recording made by hand need not say when it began.
     return min((event.t_start for event in recording.events), default=0)
-
-
-def _shifted(
-    recording: RankRecording, zero: int, sources: dict[str, Source], units: tuple[UnitInfo, ...]
-) -> RankRecording:
-    """The same recording with its times counted from `zero`, and with what all ranks share."""
-    events = tuple(moved(event, lambda time: time - zero) for event in recording.events)
-    info = replace(recording.info, started_ns=_start(recording) - zero)
-    return replace(recording, events=events, sources=sources, units=units, info=info)

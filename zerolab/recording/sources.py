@@ -82,7 +82,7 @@ class Sources:
     def _learn(self, filename: str) -> str | None:
         name = label(filename)
         if name is None:
-            key = _AUTOGRAD if filename.endswith(("torch/autograd/graph.py", "torch\\autograd\\graph.py")) else None
+            key = _AUTOGRAD if filename.endswith("torch/autograd/graph.py") else None
         else:
             source = Source(name, "".join(linecache.getlines(filename)))
             # Keyed by content: a cell that was edited and run again is another source with the same label.

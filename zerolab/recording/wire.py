@@ -21,19 +21,13 @@ def bytes_sent() -> int | None:
     """
     if sys.platform != "linux":
         return None
-    total = 0
     # Not by Path, which takes longer than all the rest: this is asked at both ends of every step.
-    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208
-        sent = _sent(int(descriptor))
-        if sent is None:
-            return None
-        total += sent
-    return total
+    sent = [_sent(int(descriptor)) for descriptor in os.listdir("/proc/self/fd")]  # noqa: PTH208
+    known = [nbytes for nbytes in sent if nbytes is not None]
+    return sum(known) if len(known) == len(sent) else None
 
 
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    return ctypes.CDLL(None)
+_libc = functools.cache(lambda: ctypes.CDLL(None))
 
 
 def _sent(descriptor: int) -> int | None:

@@ -1,14 +1,16 @@
-"""Modules that other systems put around a model, or into it: what the model is, and what travels as one."""
+"""Modules that other systems put around a model, or into it: what the model is, what travels as one, and for whom."""
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import nn
 
-from zerolab.engines.partition import FlatLayout, Slot, find_units
+from zerolab.engines.partition import ROOT, FlatLayout, Slot, find_units
 
 # The attribute in which each kind of wrapper has what it wraps. By name: importing them all takes seconds.
 DEEPSPEED = "deepspeed.runtime.engine", "DeepSpeedEngine"
@@ -22,11 +24,9 @@ _INSIDE = {
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The model within its wrappers, whose names for its parts are those that its author gave them."""
-    while True:
-        attribute = next((name for kind, name in _INSIDE.items() if is_a(module, *kind)), None)
-        if attribute is None:
-            return module
-        module = getattr(module, attribute)
+    while inside := next((name for kind, name in _INSIDE.items() if is_a(module, *kind)), None):
+        module = getattr(module, inside)
+    return module
 
 
 def units_of(model: nn.Module) -> list[str]:
@@ -100,3 +100,14 @@ def rows_of(spec: Any) -> tuple[int, int]:
     row = shape.numel() // shape[0] if shape and shape[0] else 1
     first = (offset[0] if offset else 0) * row
     return first, first + (mine[0] if mine else 1) * row
+
+
+# What FSDP2 tells the profiler, such as `FSDP::all_gather (layers.0)`.
+_LABEL = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((?P<module>[^)]+)\))?")
+
+
+@lru_cache(maxsize=1024)  # a step has a hundred labels, the same in each
+def module_of(label: str) -> str | None:
+    """The module that a label names as the one that something is sent for; None for all other labels."""
+    found = _LABEL.fullmatch(label)
+    return (found["module"] or ROOT) if found else None
