@@ -100,6 +100,9 @@ def test_a_hang_is_found_within_two_seconds_after_the_timeout_and_named(three, h
     row = rf"^  {error.rank}  .*waiting in {error.collective}  .*{re.escape(error.where)}$"
     assert re.search(row, str(error), re.MULTILINE), str(error)
     assert re.search(r"^rank 1 has not reached .*#\d+: finished", str(error), re.MULTILINE), str(error)
+    stops = error.drawing.stops
+    for stop in stops.values():  # those that are in the same collective do not wait for each other
+        assert all(stops[peer].doing != stop.doing for peer in stop.waits_for), repr(error.drawing)
 
 
 def test_a_device_that_computes_longer_than_the_timeout_is_no_hang(three):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from zerolab.runtime import abort
+from zerolab.runtime.faults import why_aborted
 
 SIZES = (
     "[enforce fail at gloo/transport/tcp/pair.cc:456] op.preamble.length <= op.nbytes. 66668 vs 668. Received data "
@@ -18,13 +18,13 @@ LLVM = "libc++abi: terminating due to uncaught exception of type {}: {}\n"
 
 @pytest.mark.parametrize("library", [GNU, LLVM], ids=["libstdc++", "libc++"])
 def test_the_cause_of_an_abort_is_read_from_what_the_library_writes(library):
-    assert abort.cause(library.format("gloo::EnforceNotMet", SIZES).encode()) == IN_WORDS
-    assert abort.cause(library.format("std::bad_alloc", "\x1b[2Jstd::bad_alloc").encode()) == (
+    assert why_aborted(library.format("gloo::EnforceNotMet", SIZES).encode()) == IN_WORDS
+    assert why_aborted(library.format("std::bad_alloc", "\x1b[2Jstd::bad_alloc").encode()) == (
         "std::bad_alloc: std::bad_alloc"
     )
-    assert len(abort.cause(library.format("c10::Error", "x" * 10_000).encode())) == 300
+    assert len(why_aborted(library.format("c10::Error", "x" * 10_000).encode())) == 300
 
 
 def test_without_its_words_there_is_no_cause():
-    assert abort.cause(b"") == ""
-    assert abort.cause(b"terminated \xff\n") == ""
+    assert why_aborted(b"") == ""
+    assert why_aborted(b"terminated \xff\n") == ""

@@ -1,6 +1,8 @@
+import ctypes
 import os
 import subprocess
 import sys
+import threading
 import time
 import types
 
@@ -232,3 +234,22 @@ def test_who_waits_for_a_rank_that_has_just_returned_gets_time_to_notice_that_it
     assert watch.look([0]) is None, "rank 1 has computed for ten seconds, come to the barrier, and returned"
     time.sleep(hang.STILL + 0.1)
     assert watch.look([0]) == 0, "it has not come"
+
+
+def test_a_thread_whose_name_linux_has_cut_within_a_letter_is_looked_at_like_any_other():
+    named, done = threading.Event(), threading.Event()
+
+    def run():
+        ctypes.CDLL(None).prctl(15, "reads letters ä".encode(), 0, 0, 0)  # PR_SET_NAME, of at most 15 bytes
+        named.set()
+        done.wait()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    named.wait()
+    try:
+        assert len(hang.working_cpu(os.getpid())) == 1
+        assert hang.Helpers().work(os.getpid(), time.monotonic())
+    finally:
+        done.set()
+        thread.join()

@@ -187,7 +187,7 @@ def test_max_ranks_limits_what_is_asked_for_and_what_is_the_default(monkeypatch)
         Cluster(1, device="cpu")
 
 
-def test_a_world_that_memory_does_not_hold_is_refused_with_both_numbers():
+def test_a_world_that_memory_does_not_hold_is_refused_with_both_numbers(monkeypatch):
     available = machine.memory()[1] / GB
     with pytest.raises(ValueError, match=r"so many ranks need 6000\.4 GB of main memory") as caught:
         Cluster(100_000, device="cpu")
@@ -195,8 +195,9 @@ def test_a_world_that_memory_does_not_hold_is_refused_with_both_numbers():
     assert told == pytest.approx(available, abs=0.5)
     fit = int(re.search(r"at most (\d+) fit$", str(caught.value))[1])
     assert devices.BASE_BYTES + fit * devices.RANK_BYTES <= told * GB * 1.01
+    monkeypatch.setattr(devices, "memory", lambda: (GB, GB // 5))
     with pytest.raises(ValueError, match=r"0\.2 GB are free; free some, or use a larger machine"):
-        devices.check_memory(1, GB // 5)
+        devices.check_limits(1)
 
 
 @pytest.mark.gpu

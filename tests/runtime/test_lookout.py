@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, RankError
-from zerolab.runtime import call, lookout, worker
+from zerolab.runtime import call, stack, worker
 
 
 def go_deep_while_the_collector_lets_others_run(seconds):
@@ -125,7 +125,7 @@ def seen_at_rest(thread):
     """What is seen of a thread that will stand still in a moment, once it does."""
     deadline, last = time.monotonic() + 10, None
     while time.monotonic() < deadline:
-        seen = lookout.look(thread.ident)
+        seen = stack.look(thread.ident)
         if seen == last and seen[1][0][2] == "stand_still":
             return seen
         last = seen
@@ -152,7 +152,7 @@ def test_a_stack_is_seen_whole_with_a_number_that_changes_with_the_instruction()
     turns[1].release()
     thread.join()
     with pytest.raises(LookupError, match="no thread"):
-        lookout.look(thread.ident)
+        stack.look(thread.ident)
 
 
 def test_looking_leaves_the_collector_as_it_was_and_keeps_nothing_that_a_frame_holds():
@@ -170,11 +170,11 @@ def test_looking_leaves_the_collector_as_it_was_and_keeps_nothing_that_a_frame_h
         thread.start()
         while not held:
             time.sleep(0.001)
-        seen = lookout.look(thread.ident)
+        seen = stack.look(thread.ident)
         assert gc.isenabled()
         gc.disable()
         try:
-            assert lookout.look(thread.ident)[1][-1] == seen[1][-1]
+            assert stack.look(thread.ident)[1][-1] == seen[1][-1]
             assert not gc.isenabled()
         finally:
             gc.enable()
@@ -187,7 +187,7 @@ def test_a_thread_that_cannot_be_seen_counts_as_one_that_moves(monkeypatch):
         raise SystemError("bad argument to internal function")
 
     assert worker._standing(threading.get_ident())[3].startswith("test_lookout.py, line ")
-    monkeypatch.setattr(lookout, "look", fail)
+    monkeypatch.setattr(stack, "look", fail)
     first, second = (worker._standing(threading.get_ident()) for _ in range(2))
     assert first[1] != second[1]
     assert first[2:] == second[2:] == ("", "")

@@ -17,7 +17,14 @@ IN_FLIGHT says less than INSIDE: only native code knows whether the rank waits f
 says that the device waits, whatever the host does.
 """
 JOINING, UNPACKING, RUNNING, PACKING, RESTING = range(5)
-"""What the rank is at: joining the group, unpickling a function, running it, pickling its result, waiting for work."""
+STAGES = (
+    ("joining", "while it joined the process group"),
+    ("unpickling", "while the function was unpickled"),
+    ("running", "while the function ran"),
+    ("pickling", "while the result was pickled"),
+    ("idle", "while it was idle"),
+)
+"""What the rank is at, by these numbers: one word for `RankError.phase`, and the words of the message."""
 
 TRIES = 100  # readings of a position that keeps changing before the last one is taken as it is
 # Collectives of a rank that can be compared with the others': more than a host is ahead of a GPU, whose queue has room

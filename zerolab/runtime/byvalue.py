@@ -15,14 +15,17 @@ from typing import Any
 
 from zerolab.runtime.refusals import RefusedError
 
-_CACHED = type(functools.cache(id))
 # All functions that `singledispatch` makes share one code object; nothing else distinguishes them from plain ones.
 _DISPATCHING = functools.singledispatch(id).__code__  # type: ignore[attr-defined]  # it is a plain function
-_TYPES: dict[type, Callable[[Any], tuple[Any, ...]]] = {
+_PARTS: dict[object, Callable[[Any], tuple[Any, ...]]] = {
+    _DISPATCHING: lambda function: (_dispatching, (dict(function.registry),)),
+    type(functools.cache(id)): lambda function: (_cached, (function.__wrapped__, function.cache_parameters())),
+    functools.cached_property: lambda found: (_cached_property, (found.func, found.attrname)),
     typing.NewType: lambda new: (_typed, (typing.NewType, new.__name__, new.__supertype__)),
     typing.ParamSpec: lambda spec: (_typed, (typing.ParamSpec, spec.__name__)),
     typing.TypeVarTuple: lambda variable: (_typed, (typing.TypeVarTuple, variable.__name__)),
 }
+"""How to make one again: by its type, or by its code."""
 
 
 def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
@@ -33,16 +36,11 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
     # A copy would have the notebook's variables: after `from os import environ`, RANK would be missing on a rank.
     if obj is os.environ:
         return getattr, (os, "environ")
-    # It has no `__qualname__` to look up below, and before Python 3.12 it holds a lock.
-    if type(obj) is functools.cached_property:
-        return _cached_property, (obj.func, obj.attrname)
-    is_dispatching = isinstance(obj, FunctionType) and obj.__code__ is _DISPATCHING
-    if is_dispatching or isinstance(obj, _CACHED):
-        return NotImplemented if _is_importable(obj) else _decorated(obj)
+    kind = obj.__code__ if isinstance(obj, FunctionType) else type(obj)
+    if kind in _PARTS:
+        return NotImplemented if _is_importable(obj) else _PARTS[kind](obj)
     if isinstance(obj, FunctionType | type) or not _may_go_by_name(obj):
         return _from_home(obj)
-    if type(obj) in _TYPES:
-        return _TYPES[type(obj)](obj)
     found = obj.__reduce_ex__(protocol)
     if is_call and isinstance(found, str):
         raise RefusedError(
@@ -50,12 +48,6 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
             "inside the function, or in a module that the function imports"
         )
     return found
-
-
-def _decorated(function: Any) -> tuple[Any, ...]:
-    if isinstance(function, _CACHED):
-        return _cached, (function.__wrapped__, function.cache_parameters())
-    return _dispatching, (dict(function.registry),)
 
 
 def _may_go_by_name(obj: object) -> bool:
@@ -77,13 +69,14 @@ def _from_home(obj: object) -> Any:
     return NotImplemented if home is None else (getattr, (home, obj.__name__))
 
 
-def _is_importable(function: Any) -> bool:
-    if function.__module__ == "__main__":
+def _is_importable(obj: Any) -> bool:
+    if obj.__module__ == "__main__":
         return False
-    found: Any = sys.modules.get(function.__module__)
-    for part in function.__qualname__.split("."):
+    found: Any = sys.modules.get(obj.__module__)
+    # A `cached_property` has no name, and goes by its parts: before Python 3.12 it holds a lock.
+    for part in getattr(obj, "__qualname__", getattr(obj, "__name__", "")).split("."):
         found = getattr(found, part, None)
-    return found is function
+    return found is obj
 
 
 def _cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> Any:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
-from zerolab.runtime import abort, faults, stack
+from zerolab.runtime import faults, stack
 from zerolab.runtime.board import FAILED, ON_DEVICE, RESTING, Position
 from zerolab.runtime.devices import Choice
 from zerolab.runtime.drawing import Stop, WaitsFor
@@ -163,7 +163,7 @@ class Call:
         standings = self.standings()
         member, position = self._ranks.members[cause.rank], standings[cause.rank].position
         aborted = cause.kind == "died" and cause.value == -signal.SIGABRT
-        native = abort.cause(member.said) if aborted else ""
+        native = faults.why_aborted(member.said) if aborted else ""
         # An error inside a collective, such as gloo's about a wrong size, may come from ranks that disagree.
         disagreed = position.state == FAILED if cause.kind == "raised" else native and position.number is not None
         found = mismatches(standings, self._calls()) if disagreed else []
@@ -224,8 +224,8 @@ class Call:
         member.asked = False
 
     def _take_output(self, member: Member) -> None:
-        data = os.read(member.output, CHUNK)
+        data = os.read(member.output.fileno(), CHUNK)
         if not data:
             raise EOFError
-        member.said = (member.said + data)[-abort.KEPT :]
+        member.said = (member.said + data)[-faults.LAST_WORDS :]
         self._output.feed(member.rank, data)

@@ -242,7 +242,7 @@ class Cluster:
     def _end_idle_ranks(self) -> None:
         """Ends idle ranks to free their memory, unless a call is running; the next call starts fresh ones."""
         with self._ending:  # no call begins now; but one may have begun or ended since the clock was checked
-            if self._ranks is None or self._busy.locked() or not self._idle.is_over:
+            if self._ranks is None or self._busy.locked() or self._idle.left > 0:
                 return
             minutes = f"{self._idle.seconds / 60:g} minutes"
             self._lost = f"they idled for {minutes}"

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from zerolab.recording.patches import replace
 from zerolab.runtime import stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Page, Position
-from zerolab.runtime.enqueued import Device, Enqueued, Entry
+from zerolab.runtime.enqueued import Enqueued, Entry, Gpu
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
 from zerolab.runtime.order import Order
 from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
@@ -46,6 +46,13 @@ NATIVE_OPERATIONS = {
 }  # fmt: skip
 
 
+class _Thread(threading.local):
+    """What is noted of a thread: backward may run hooks in other threads, each inside another collective."""
+
+    position: Position | None = None  # the collective that it is inside
+    entry: Entry  # the one that it handed to the device last, or is handing over
+
+
 class _Counter(Observer):
     """This process's own count, on the page that `install` gives it."""
 
@@ -53,7 +60,7 @@ class _Counter(Observer):
         self.page: Page
         self.others: Mapping[int, Page] = {}
         self._next: Counter[int] = Counter()  # by the members of the group, for only they agree on the number
-        self._thread = threading.local()  # backward may run hooks in other threads, each inside another collective
+        self._thread = _Thread()
         self._waiting = False  # some thread is inside a noted call
         # Weak, so that a Work that nobody waits for is freed when the learner drops it.
         self._pending: weakref.WeakKeyDictionary[Any, tuple[Position, Entry | None]] = weakref.WeakKeyDictionary()
@@ -78,7 +85,7 @@ class _Counter(Observer):
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
         group: Any = call.group
-        if self._position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
+        if self._thread.position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
         request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
         position = self._enter(call.op, True, request, call.name)
@@ -88,16 +95,16 @@ class _Counter(Observer):
     def waiting(self, call: Call) -> Within:
         """Note that the rank is in it again."""
         position, _ = self._pending.pop(call, (None, None))
-        return nullcontext() if position is None or self._position is not None else self._inside_again(position)
+        return nullcontext() if position is None or self._thread.position is not None else self._inside_again(position)
 
     def call(
         self, name: str, numbered: bool, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
         """Call a function of torch.distributed, noted unless it is part of one that is noted already."""
         # torch calls itself: all_gather_object is two all_gathers. The learner wrote the outermost call.
-        if (outer := self._position) is not None:
+        if (outer := self._thread.position) is not None:
             return self._remember(function(*args, **kwargs), outer)
-        if not (request := reader.read(args, kwargs)).is_mine:
+        if (request := reader.read(args, kwargs)) is None:
             return function(*args, **kwargs)
         if not numbered:
             reader.refuse_what_crashes_gloo(name, args, kwargs)
@@ -114,14 +121,15 @@ class _Counter(Observer):
         position, entry = self._pending.pop(work, (None, None))
         if entry is not None:
             entry.ends.clear()  # from here on the wait tells; and NCCL's Work would keep the tensors that it has filled
-        if position is None or self._position is not None:  # not by `waiting`: a step comes here for every message
+        # Not by `waiting`: a step comes here for every message.
+        if position is None or self._thread.position is not None:
             return function(work, *args, **kwargs)
         with self._inside_again(position, entry):
             return function(work, *args, **kwargs)
 
     def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Wait for a key of a store, unless that is part of a noted call."""
-        if self._position is not None:
+        if self._thread.position is not None:
             return function(*args, **kwargs)
         self.page.write_place(*stack.locate(sys._getframe(1)))
         with self._inside(Position(INSIDE, f"store.{name}")):
@@ -129,9 +137,9 @@ class _Counter(Observer):
 
     def functional(self, name: str, reader: Reader, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call a functional collective, noted unless it is part of one that is noted already, or is only compiled."""
-        if self._position is not None or torch.compiler.is_compiling():
+        if self._thread.position is not None or torch.compiler.is_compiling():
             return function(*args, **kwargs)
-        if not (request := reader.read(args, kwargs)).is_mine:
+        if (request := reader.read(args, kwargs)) is None:
             return function(*args, **kwargs)
         position = self._enter(name, True, request)
         with self._inside(position):
@@ -142,7 +150,7 @@ class _Counter(Observer):
 
     def wait_tensor(self, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """Wait for what a functional collective brings; torch keeps Python's lock then, so the rank cannot be asked."""
-        if self._position is not None or torch.compiler.is_compiling():
+        if self._thread.position is not None or torch.compiler.is_compiling():
             return function(tensor)
         if (position := self._arriving.pop(_address(tensor), None)) is None:  # waited for already
             return function(tensor)
@@ -155,7 +163,7 @@ class _Counter(Observer):
 
         None if it belongs to a call that is noted already.
         """
-        if self._position is not None:
+        if self._thread.position is not None:
             return None
         request = request_of_native(args)  # not before: it costs as much as all else here
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
@@ -173,46 +181,40 @@ class _Counter(Observer):
                 if flying is self._native and not self._waiting:
                     self._write(self._last)
 
-        return lambda work: _when_complete(work, complete)
+        def watch(work: Any) -> None:
+            try:
+                work.get_future().add_done_callback(lambda _: complete())
+            except (AttributeError, RuntimeError):  # a backend that does not tell, or a torch without these
+                complete()
+
+        return watch
 
     def _hand_over_native(self, enqueued: Enqueued, position: Position, work: Any) -> None:
-        self._entry.ends += [work.is_completed] if work is not None else []
-        enqueued.end(self._entry)
+        self._thread.entry.ends += [work.is_completed] if work is not None else []
+        enqueued.end(self._thread.entry)
         self._write(position._replace(state=DONE))
 
-    @property
-    def _entry(self) -> Entry:
-        """The collective that this thread handed to the device last, or is handing over."""
-        entry: Entry = self._thread.entry
-        return entry
-
     def _enter(self, name: str, numbered: bool, request: Request, travels: str = "") -> Position:
-        number = self._next[request.members] if numbered else None
-        position = Position(INSIDE, name, number, 0, request.numel, request.itemsize, request.members, request.peer)
+        """Notes where a call begins. Raises RuntimeError if another rank has asked for another one instead."""
+        members, numel, itemsize, peer = request
+        number = self._next[members] if numbered else None
+        order = self.order if self.order is not None and dist.is_initialized() else None
+        travels = travels if order is not None else ""
+        position = Position(INSIDE, name, number, 0, numel, itemsize, members, peer, travels)
         place = stack.locate(sys._getframe(2))
         self.page.write_place(*place)
         if numbered:
-            self._next[request.members] += 1
-            self._enter_in_order(position, travels)
+            self._next[members] += 1
+            self.page.enter(position)
+        if numbered and order is not None:
+            try:
+                order.check(position)
+            except RuntimeError:
+                self._write(position._replace(state=FAILED))
+                raise
         if self.enqueued is not None:
             self._thread.entry = self.enqueued.begin(position, place)
         return position
-
-    def _enter_in_order(self, position: Position, travels: str) -> None:
-        """Adds a collective to the history. Raises RuntimeError if another rank has asked for another one instead."""
-        if self.order is None or not dist.is_initialized():
-            self.page.enter(position)
-            return
-        self.page.enter(position._replace(travels=travels))
-        try:
-            self.order.check(position._replace(travels=travels))
-        except RuntimeError:
-            self._write(position._replace(state=FAILED))
-            raise
-
-    @property
-    def _position(self) -> Position | None:
-        return getattr(self._thread, "position", None)
 
     def _inside_again(self, position: Position, entry: Entry | None = None) -> Within:
         """Waiting for what was handed over; on a device the wait is the one thing that lies behind the collective."""
@@ -229,13 +231,13 @@ class _Counter(Observer):
         except BaseException:
             self._write(position._replace(state=FAILED))
             if self.enqueued is not None:
-                self.enqueued.end(self._entry, failed=True)
+                self.enqueued.end(self._thread.entry, failed=True)
             raise
         finally:
             self._thread.position, self._waiting = None, False
         self._write(position._replace(state=DONE))
         if self.enqueued is not None:
-            self.enqueued.end(self._entry)
+            self.enqueued.end(self._thread.entry)
 
     def _write(self, position: Position) -> None:
         """Write a position, or in place of one that is done native code's oldest collective under way."""
@@ -248,7 +250,7 @@ class _Counter(Observer):
     def _remember(self, result: Any, position: Position) -> Any:
         for work in result if isinstance(result, list) else [result]:
             if hasattr(work, "wait"):
-                entry = None if self.enqueued is None else self._entry
+                entry = None if self.enqueued is None else self._thread.entry
                 self._pending[work] = position, entry
                 if entry is not None:
                     entry.ends.append(work.is_completed)
@@ -259,7 +261,7 @@ _counter = _Counter()
 reset = _counter.reset
 
 
-def follow(device: Device, in_order: bool) -> None:
+def follow(device: Gpu, in_order: bool) -> None:
     """From here on the rank's collectives are handed to a device, which is done with them later.
 
     `in_order`: it executes them as they come, and tells none from another; so they are compared with the other ranks'.
@@ -292,20 +294,17 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
 
     _counter.page, _counter.others = page, others or {}
     _stack.enter_context(watching(_counter))
-    for names, numbered in ((COLLECTIVES, True), (POINT_TO_POINT, False)):
-        for name in names:
-            original = getattr(distributed_c10d, name, None)
-            if original is not None:  # a name of another torch version
-                wrapper = partial(_counter.call, name, numbered, Reader(original))
-                _stack.enter_context(replace([distributed_c10d, dist], name, wrapper))
+    noted: list[tuple[Any, str, Callable[..., Any]]] = [
+        *(([distributed_c10d, dist], name, partial(_counter.call, name, True)) for name in COLLECTIVES),
+        *(([distributed_c10d, dist], name, partial(_counter.call, name, False)) for name in POINT_TO_POINT),
+        *(([_functional_collectives], name, partial(_counter.functional, word)) for name, word in FUNCTIONAL.items()),
+    ]
+    for modules, name, wrapper in noted:
+        if (original := getattr(modules[0], name, None)) is not None:  # else it is a name of another torch version
+            _stack.enter_context(replace(modules, name, partial(wrapper, Reader(original))))
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
     for name in ("get", "wait"):
         _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
-    for name, word in FUNCTIONAL.items():
-        original = getattr(_functional_collectives, name, None)
-        if original is not None:
-            wrapper = partial(_counter.functional, word, Reader(original))
-            _stack.enter_context(replace(_functional_collectives, name, wrapper))
     _stack.enter_context(replace(_functional_collectives, "wait_tensor", _counter.wait_tensor))
     _watch_native_code()
 
@@ -340,10 +339,3 @@ def _counted(overload: Any, name: str) -> Callable[..., Any]:
 def _address(tensor: torch.Tensor) -> int:
     """Where a functional collective's result lies: of a wrapper around it, where that lies."""
     return int(getattr(tensor, "elem", tensor).data_ptr())
-
-
-def _when_complete(work: Any, complete: Callable[[], None]) -> None:
-    try:
-        work.get_future().add_done_callback(lambda _: complete())
-    except (AttributeError, RuntimeError):  # a backend that does not tell, or a torch without these
-        complete()

@@ -4,6 +4,7 @@
 among what is visible (`ZEROLAB_DEVICES=0,2`, or `cpu`), `ZEROLAB_MAX_RANKS` limits the number of ranks of a cluster.
 """
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -16,6 +17,11 @@ BASE_BYTES = 350_000_000  # the fork server with torch in it; the kernel is ther
 CARD_BYTES_A_RANK = 2_000_000_000  # what must be free on a card for each rank on it before "auto" takes it
 LEAST_CONTEXT_BYTES = 2**28  # the least that a rank takes on a card before its first tensor
 DEFAULT_RANKS = 4
+_NO_ROOM = "has {free:.1f} GB free of the {needed:.0f} GB that its ranks need"
+_NO_ROOM_TO_BEGIN = (
+    "has {free:.1f} GB free, and {ranks} ranks on it take {needed:.1f} GB before their first tensor (`nvidia-smi` "
+    "lists whose processes fill it)"
+)
 NCCL = "cpu:gloo,cuda:nccl"
 SEVERAL_RANKS_A_GPU = (2, 30)  # the first NCCL in which ranks may share a GPU, where NCCL_MULTI_RANK_GPU_ENABLE is 1
 
@@ -68,13 +74,21 @@ def _backend(size: int, gpus: Sequence[int]) -> tuple[str, tuple[str, ...]]:
 
 
 def check_limits(world_size: int) -> None:
-    """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`, or than main memory holds."""
+    """Raises ValueError for more ranks than `ZEROLAB_MAX_RANKS`, or than main memory holds before they have trained."""
     allowed = variables.max_ranks()
     if allowed is not None and world_size > allowed:
         raise ValueError(
             f"world_size is {world_size}, and ZEROLAB_MAX_RANKS allows {allowed} on this machine; ask for fewer ranks"
         )
-    check_memory(world_size, memory()[1])
+    # A lower bound: the model is not known yet.
+    needed, available = BASE_BYTES + world_size * RANK_BYTES, memory()[1]
+    if needed > available:
+        fit = max(0, (available - BASE_BYTES) // RANK_BYTES)
+        raise ValueError(
+            f"world_size is {world_size}: so many ranks need {needed / 1e9:.1f} GB of main memory before the first "
+            f"model, and {available / 1e9:.1f} GB are free; "
+            + (f"at most {fit} fit" if fit else "free some, or use a larger machine")
+        )
 
 
 def visible_gpus() -> list[int]:
@@ -123,27 +137,13 @@ def chosen_of(count: int, named: tuple[int, ...] | None) -> list[int]:
 
 def check_usable(visible: Sequence[int], listed: Mapping[int, Card], world_size: int | None) -> None:
     """Raises ValueError if ranks cannot use one of the visible GPUs, by its name; arguments as of `free_gpus`."""
-    ranks = _ranks_on_fullest(visible, world_size)
-    for number, card in _known(visible, listed):
-        reason = unusable(card, ranks, len(visible))
-        needed, left = ranks * LEAST_CONTEXT_BYTES, _free(card)
-        if not reason and left < needed:
-            reason = (
-                f"has {left / 1e9:.1f} GB free, and {ranks} ranks on it take {needed / 1e9:.1f} GB before their first "
-                "tensor (`nvidia-smi` lists whose processes fill it)"
-            )
-        if reason:
-            raise ValueError(f"GPU {number}, {card['name']}, {reason}; use device='cpu', or other GPUs")
+    if worst := _worst(visible, listed, world_size, LEAST_CONTEXT_BYTES, _NO_ROOM_TO_BEGIN):
+        number, reason = worst
+        raise ValueError(f"GPU {number}, {listed[number]['name']}, {reason}; use device='cpu', or other GPUs")
 
 
 def unusable(card: Card, ranks: int = 1, gpus: int = 1) -> str:
-    """Why ranks cannot use a card; empty if they can.
-
-    Args:
-        card: as its driver describes it.
-        ranks: how many of them would be on it.
-        gpus: how many GPUs the cluster would use.
-    """
+    """Why `ranks` on one card, in a cluster that uses so many `gpus`, cannot use it; empty if they can."""
     mode = card["compute_mode"]
     if mode.startswith("Prohibited") or (mode.startswith("Exclusive") and ranks > 1):
         return f"is in compute mode {mode}, where ranks cannot share it (an administrator's nvidia-smi -c DEFAULT)"
@@ -162,15 +162,12 @@ def free_gpus(
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The visible GPUs that ranks can use and that have room for their share of them, and notes on those left out.
 
-    Args:
-        visible: torch's numbers.
-        listed: the driver's description by torch's number; a GPU that it does not list is assumed to be free.
-        world_size: number of ranks, None for the default.
+    `listed` has the driver's description by torch's number; a GPU that it does not list is assumed to be free.
     """
     gpus, notes = list(visible), []
     # With one GPU fewer, the others get more ranks each, so they are checked again.
-    while gpus and (left_out := _worst(gpus, listed, _ranks_on_fullest(gpus, world_size))):
-        number, reason = left_out
+    while gpus and (worst := _worst(gpus, listed, world_size, CARD_BYTES_A_RANK, _NO_ROOM)):
+        number, reason = worst
         gpus.remove(number)
         notes.append(f"GPU {number}, {listed[number]['name']}, {reason}: not used")
     if notes and not gpus:
@@ -178,26 +175,21 @@ def free_gpus(
     return tuple(gpus), tuple(notes)
 
 
-def _worst(gpus: Sequence[int], listed: Mapping[int, Card], ranks: int) -> tuple[int, str] | None:
-    """The GPU to leave out first, with the reason: one that cannot be used, else the fullest of those too full."""
-    needed = ranks * CARD_BYTES_A_RANK
-    for number, card in _known(gpus, listed):
+def _worst(
+    gpus: Sequence[int], listed: Mapping[int, Card], world_size: int | None, rank_bytes: int, no_room: str
+) -> tuple[int, str] | None:
+    """A GPU without which ranks do better, and the reason: one that cannot be used, else the fullest if it is too full.
+
+    `rank_bytes` must be free on a card for each rank on it; `no_room` says that they are not.
+    """
+    ranks = -(-(world_size or _default_ranks(gpus)) // len(gpus))  # on the GPU that has the most of them
+    known = [(number, listed[number]) for number in gpus if number in listed]
+    for number, card in known:
         if reason := unusable(card, ranks, len(gpus)):
             return number, reason
-    full = [(_free(card), number) for number, card in _known(gpus, listed) if _free(card) <= needed]
-    if not full:
-        return None
-    free, number = min(full)
-    return number, f"has {free / 1e9:.1f} GB free of the {needed / 1e9:.0f} GB that its ranks need"
-
-
-def _known(gpus: Sequence[int], listed: Mapping[int, Card]) -> list[tuple[int, Card]]:
-    return [(number, listed[number]) for number in gpus if number in listed]
-
-
-def _ranks_on_fullest(gpus: Sequence[int], world_size: int | None) -> int:
-    """How many ranks are on the GPU that has the most of them."""
-    return -(-(world_size or _default_ranks(gpus)) // len(gpus))
+    free, number = min(((_free(card), number) for number, card in known), default=(math.inf, 0))
+    needed = ranks * rank_bytes
+    return None if free > needed else (number, no_room.format(free=free / 1e9, ranks=ranks, needed=needed / 1e9))
 
 
 def _free(card: Card) -> int:
@@ -207,16 +199,3 @@ def _free(card: Card) -> int:
 
 def _default_ranks(gpus: Sequence[int]) -> int:
     return len(gpus) if len(gpus) > 1 else DEFAULT_RANKS
-
-
-def check_memory(world_size: int, available: int) -> None:
-    """Raises ValueError for more ranks than main memory holds before they have trained anything."""
-    # A lower bound: the model is not known yet.
-    needed = BASE_BYTES + world_size * RANK_BYTES
-    if needed > available:
-        fit = max(0, (available - BASE_BYTES) // RANK_BYTES)
-        raise ValueError(
-            f"world_size is {world_size}: so many ranks need {needed / 1e9:.1f} GB of main memory before the first "
-            f"model, and {available / 1e9:.1f} GB are free; "
-            + (f"at most {fit} fit" if fit else "free some, or use a larger machine")
-        )

@@ -9,7 +9,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
 
 import torch
 
@@ -19,40 +18,20 @@ Place = tuple[str, str, int]
 """Phase, file and line."""
 
 
-class Event(Protocol):
-    """A mark among what was handed over."""
-
-    def query(self) -> bool:
-        """Whether everything before it is done; never waits."""
-
-
-class Device(Protocol):
-    """A device that executes what it is handed, in its own time."""
-
-    def mark(self) -> Event:
-        """An event behind what the calling thread has handed over so far."""
-
-    def is_busy(self) -> bool:
-        """Whether anything is left to do. Asked by another thread."""
-
-    def synchronize(self) -> None:
-        """Waits until nothing is."""
-
-
 class Gpu:
-    """A GPU, by torch's events."""
+    """A device that executes what it is handed, in its own time, by torch's events."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
 
-    def mark(self) -> Any:
-        """An event on the current stream."""
+    def mark(self) -> torch.cuda.Event:
+        """An event behind what the calling thread has handed over so far, on the current stream."""
         event = torch.cuda.Event()
         event.record()
         return event
 
     def is_busy(self) -> bool:
-        """Whether the stream has work on which models compute unless they are told otherwise."""
+        """Whether the stream on which models compute unless told otherwise has work. Asked by another thread."""
         torch.cuda.set_device(self._device)  # a thread begins on the first GPU, and would take memory there
         return not torch.cuda.default_stream(self._device).query()
 
@@ -64,7 +43,7 @@ class Gpu:
 class Entry:
     """One collective: where it was called, what comes before it, and what says that it is done."""
 
-    def __init__(self, position: Position, place: Place, begins: Event) -> None:
+    def __init__(self, position: Position, place: Place, begins: torch.cuda.Event) -> None:
         self.position, self.place, self.begins = position, place, begins
         self.ends: list[Callable[[], bool]] = []
         self.is_handed_over = False
@@ -77,7 +56,7 @@ class Entry:
 class Enqueued:
     """The collectives of one rank that were handed to its device, on the device's page of the board."""
 
-    def __init__(self, device: Device, page: Page) -> None:
+    def __init__(self, device: Gpu, page: Page) -> None:
         self._device, self._page = device, page
         self._entries: deque[Entry] = deque()
         self._waits_in: Entry | None = None

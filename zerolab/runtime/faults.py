@@ -7,36 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from zerolab.runtime.board import (
-    DONE,
-    IN_FLIGHT,
-    INSIDE,
-    JOINING,
-    ON_DEVICE,
-    PACKING,
-    RESTING,
-    RUNNING,
-    UNPACKING,
-    Position,
-)
+from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, ON_DEVICE, PACKING, RESTING, RUNNING, STAGES, Position
 from zerolab.runtime.drawing import WaitsFor
 from zerolab.runtime.handover import OWN_END
+from zerolab.runtime.screen import printable
 from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
 
-STAGES = {
-    JOINING: ("joining", "while it joined the process group"),
-    UNPACKING: ("unpickling", "while the function was unpickled"),
-    RUNNING: ("running", "while the function ran"),
-    PACKING: ("pickling", "while the result was pickled"),
-    RESTING: ("idle", "while it was idle"),
-}
-"""What a rank was doing: one word for `RankError.phase`, and the words of the message."""
 # As faulthandler writes it: without the source line, and without a comma before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
 ABSENT = "not taking part"
 """The state of a rank that is not part of the call."""
 CRASH_FRAMES = 40  # shown at most of the stack of a rank that died
 STOPPED = "stopped"  # by a signal such as SIGSTOP
+LAST_WORDS = 4_096  # bytes of a rank's last output that are searched for an exception of C++'s
+_LONGEST = 300  # characters of it that are shown
+# As libstdc++ writes it, and as libc++ does.
+_UNCAUGHT = re.compile(
+    r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\s+what\(\):\s+(?P<what>[^\n]+)"
+    r"|terminating (?:due to|with) uncaught exception of type (?P<kind>[\w:]+): (?P<why>[^\n]+)"
+)
+_SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -183,9 +173,8 @@ def rank_error(
     standing = standings[cause.rank]
     facts = _facts(standing, pid, mismatches, standings) | {"native": native}
     if cause.kind == "raised":
-        facts |= {"exception": cause.value["exception"], "traceback": cause.value["traceback"]}
+        facts |= {key: cause.value[key] for key in ("exception", "traceback", "frames")}
         facts["said"] = message = cause.value["message"]
-        facts["frames"] = cause.value["frames"]
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
         code, (reason, crash) = cause.value, _own_reason(crash)
@@ -280,11 +269,27 @@ def ending_words(code: int | None) -> str:
 
 def line_of_crash(crash: str) -> str:
     """The innermost line of a lesson in a stack that a rank wrote as it died; empty if there is none."""
-    for line in crash.splitlines():
-        found = _CRASH_FRAME.fullmatch(line.strip())
-        if found is not None and is_a_lesson(found[1]):
-            return place(found[1], int(found[2]))
-    return ""
+    frames = (_CRASH_FRAME.fullmatch(line.strip()) for line in crash.splitlines())
+    return next((place(each[1], int(each[2])) for each in frames if each is not None and is_a_lesson(each[1])), "")
+
+
+def why_aborted(output: bytes) -> str:
+    """The uncaught C++ exception in the last bytes that a rank wrote, above all one of gloo's; empty if there is none.
+
+    gloo notices in its own thread that a peer sends more than expected; nobody can catch an exception there.
+    """
+    found = list(_UNCAUGHT.finditer(output.decode(errors="replace")))
+    if not found:
+        return ""
+    kind, what = found[-1]["type"] or found[-1]["kind"], found[-1]["what"] or found[-1]["why"]
+    sizes = _SIZES.search(what)
+    if sizes is not None:
+        sent, expected = (int(size) for size in sizes.groups())
+        return (
+            f"gloo received {sent:,} bytes where it expected {expected:,}, so the ranks passed tensors of different "
+            "sizes. Give the same shape on all ranks, and give recv a tensor of the shape that is sent"
+        )
+    return printable(f"{kind}: {what}")[:_LONGEST]
 
 
 def _own_reason(crash: str) -> tuple[str, str]:
@@ -318,9 +323,8 @@ def _readable(crash: str) -> str:
                 lines.append("  ... and so on")
                 break
             text = linecache.getline(found[1], int(found[2])).strip()
-            lines.append(
-                f'  File "{label(found[1])}", line {found[2]}, in {found[3]}' + (f"\n    {text}" if text else "")
-            )
+            lines.append(f'  File "{label(found[1])}", line {found[2]}, in {found[3]}')
+            lines += [f"    {text}"] if text else []
     return "\n".join(lines).rstrip()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
+from zerolab.runtime.machine import process_fields
 
 STILL = 1.0  # seconds without movement after which a rank counts as standing still
 _HEAD_START = 0.6  # seconds from the first sample until there is a second to compare it with
@@ -50,11 +51,8 @@ class HangWatch:
     threads, or programs that it has started, keep a core busy. So a rank may compute for an hour while the others wait
     for it, whatever `timeout` is.
 
-    Args:
-        ranks: what is watched.
-        timeout: seconds that a rank may wait.
-        still: seconds without movement after which a rank counts as standing still.
-        effort: takes a process id, and returns something that changes while that process works, or its helpers do.
+    It stands still after `still` seconds without movement. `effort` takes a process id, and returns something that
+    changes while that process works, or its helpers do.
     """
 
     def __init__(
@@ -142,10 +140,7 @@ class Helpers:
 
 def is_stopped(pid: int) -> bool:
     """Whether a process was halted by a signal such as SIGSTOP; False where there is no /proc."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
-    except (OSError, IndexError):
-        return False
+    return process_fields(Path(f"/proc/{pid}"))[:1] in (["T"], ["t"])
 
 
 def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
@@ -171,35 +166,31 @@ def _started_by(pid: int) -> tuple[set[int], dict[Path, int]]:
     """The processes below a process or in its session; and nanoseconds that ended children had run, by parent."""
     origins: dict[int, tuple[int, int]] = {}
     ended: dict[Path, int] = {}
-    for stat in (Path("/proc", name) / "stat" for name in _processes()):
-        with contextlib.suppress(OSError, IndexError, ValueError):  # it has ended
-            fields = stat.read_text().rpartition(")")[2].split()
-            origins[int(stat.parent.name)] = int(fields[1]), int(fields[3])  # parent and session
-            ended[stat] = (int(fields[13]) + int(fields[14])) * _TICK
+    for process in _numbers("/proc"):
+        if fields := process_fields(process):
+            origins[int(process.name)] = int(fields[1]), int(fields[3])  # parent and session
+            ended[process] = (int(fields[13]) + int(fields[14])) * _TICK
     family = {pid}
     while more := {each for each, origin in origins.items() if origin[0] in family or origin[1] == pid} - family:
         family |= more
-    return family - {pid}, {stat: spent for stat, spent in ended.items() if int(stat.parent.name) in family}
-
-
-def _processes() -> list[str]:
-    with contextlib.suppress(OSError):
-        return [path.name for path in Path("/proc").iterdir() if path.name.isdigit()]
-    return []
+    return family - {pid}, {process: spent for process, spent in ended.items() if int(process.name) in family}
 
 
 def threads(pid: int) -> list[Path]:
     """A process's threads in `/proc`; none if the process is just ending, for which `glob` would raise."""
+    return _numbers(f"/proc/{pid}/task")
+
+
+def _numbers(folder: str) -> list[Path]:
     with contextlib.suppress(OSError):
-        return list(Path(f"/proc/{pid}/task").iterdir())
+        return [path for path in Path(folder).iterdir() if path.name.isdigit()]
     return []
 
 
 def _name(task: Path) -> str:
-    try:
-        return (task / "comm").read_text()
-    except OSError:  # it has ended
-        return ""
+    with contextlib.suppress(OSError):  # it has ended
+        return (task / "comm").read_text(errors="replace")  # Linux cuts names, also within a letter
+    return ""
 
 
 def _cpu(task: Path, *, waits: bool) -> int | None:
@@ -207,7 +198,5 @@ def _cpu(task: Path, *, waits: bool) -> int | None:
     with contextlib.suppress(OSError, IndexError, ValueError):
         ran, waited, *_ = map(int, (task / "schedstat").read_text().split())  # nanoseconds
         return ran + waited * waits
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = (task / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * _TICK  # in user and in system mode
-    return None
+    fields = process_fields(task)
+    return (int(fields[11]) + int(fields[12])) * _TICK if fields else None  # in user and in system mode

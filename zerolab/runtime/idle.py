@@ -9,7 +9,7 @@ from collections.abc import Callable
 class IdleWatch:
     """Calls `expired(owner)` whenever the owner has not been touched for `seconds`; holds the owner weakly.
 
-    The owner may be touched at that very moment, so `expired` checks `is_over` once nobody can touch it any more.
+    The owner may be touched at that very moment, so `expired` checks `left` once nobody can touch it any more.
     """
 
     def __init__(self, owner: object, expired: Callable[..., None], seconds: float) -> None:
@@ -25,22 +25,19 @@ class IdleWatch:
         self._touched = time.monotonic()
 
     @property
-    def is_over(self) -> bool:
-        """Whether the last touch was at least `seconds` ago."""
-        return self._left() <= 0
+    def left(self) -> float:
+        """The seconds of the countdown that are left; 0 or less once it is over."""
+        return self._touched + self.seconds - time.monotonic()
 
     def stop(self) -> None:
         """End the thread."""
         self._stopped.set()
 
     def _watch(self) -> None:
-        while not self._stopped.wait(max(0.0, self._left())):
-            if self.is_over:
+        while not self._stopped.wait(max(0.0, self.left)):
+            if self.left <= 0:
                 owner = self._owner()
                 if owner is not None:
                     self._expired(owner)
                 del owner  # or this thread would keep it alive
                 self.touch()
-
-    def _left(self) -> float:
-        return self._touched + self.seconds - time.monotonic()

@@ -1,8 +1,9 @@
-"""What this machine has: cards as the driver lists them, main memory within the container's limit, cores.
+"""What this machine has: cards as the driver lists them, main memory within the container's limit, cores, processes.
 
 Nothing here takes memory on a GPU, and nothing imports torch.
 """
 
+import contextlib
 import os
 import re
 import subprocess
@@ -76,7 +77,18 @@ def cards() -> list[Card]:
     torch counts as `CUDA_VISIBLE_DEVICES` lists, so entry `i` is its device `i`; of a box with different models that
     is certain only with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     """
-    return _visible(all_cards())
+    chosen, found = os.environ.get("CUDA_VISIBLE_DEVICES"), all_cards()
+    if chosen is None:  # empty means none, but unset means all
+        return found
+    # As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing.
+    visible: list[Card] = []
+    for part in (part.strip() for part in chosen.split(",")):
+        # A slice of a card is named MIG-...; here it stands for its card, which is then refused by name.
+        named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
+        if not named:
+            break
+        visible += named[:1]
+    return visible
 
 
 def all_cards() -> list[Card]:
@@ -106,21 +118,6 @@ def _card(line: str, capability: str) -> Card:
 
 def _number(field: str) -> int:
     return int(field) if field.isdigit() else 0
-
-
-def _visible(found: list[Card]) -> list[Card]:
-    """As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing."""
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:  # empty means none, but unset means all
-        return found
-    visible: list[Card] = []
-    for part in (part.strip() for part in chosen.split(",")):
-        # A slice of a card is named MIG-...; here it stands for its card, which is then refused by name.
-        named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
-        if not named:
-            break  # CUDA ignores everything after a name that it does not know
-        visible += named[:1]
-    return visible
 
 
 def _names(part: str, card: Card) -> bool:
@@ -190,6 +187,13 @@ def _available(total: int) -> int:
     except OSError:
         return total
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")), total)
+
+
+def process_fields(process: Path) -> list[str]:
+    """What `/proc` says of a process or a thread, from its state on; empty if it has ended, or there is no /proc."""
+    with contextlib.suppress(OSError):
+        return (process / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    return []
 
 
 def cores() -> int:

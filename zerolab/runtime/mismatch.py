@@ -7,7 +7,7 @@ from zerolab.runtime.board import Position
 from zerolab.runtime.faults import ABSENT, Standing
 
 Calls = Mapping[int, Sequence[Position]]
-"""The last collectives of each rank, oldest first."""
+"""The last collectives of each rank that takes part, oldest first."""
 
 
 class Finding(NamedTuple):
@@ -23,19 +23,15 @@ def mismatches(standings: Sequence[Standing], calls: Calls) -> list[str]:
 
 
 def findings(standings: Sequence[Standing], calls: Calls) -> list[Finding]:
-    """One for each group of ranks that disagree, about the first collective in which they do.
-
-    Args:
-        standings: where every rank stands, by rank.
-        calls: the history of each rank that takes part.
-    """
+    """One for each group of ranks that disagree, about the first collective in which they do."""
     # Group by group, that of all ranks first: each counts its own collectives.
     found: list[Finding] = []
     for members in sorted({call.members for history in calls.values() for call in history}, key=abs):
         ranks = _ranks(members, calls)
         columns = {rank: _by_number(calls[rank], members) for rank in ranks}
-        # Only the first, from the oldest on: all later differences follow from it.
-        for number in range(_first_known(columns), _last(columns) + 1):
+        # Only the first, from the oldest that is still in every rank's history: all later differences follow from it.
+        oldest = max((min(column) for column in columns.values() if column), default=0)
+        for number in range(oldest, max(max(column, default=-1) for column in columns.values()) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
             if len({_what(call) for call in row.values()}) > 1:
                 found += _differences(row, columns, standings)
@@ -70,15 +66,6 @@ def _by_number(history: Sequence[Position], members: int) -> dict[int, Position]
     return {call.number: call for call in history if call.members == members and call.number is not None}
 
 
-def _first_known(columns: Mapping[int, Mapping[int, Position]]) -> int:
-    """The oldest number that is still in every rank's history."""
-    return max((min(column) for column in columns.values() if column), default=0)
-
-
-def _last(columns: Mapping[int, Mapping[int, Position]]) -> int:
-    return max(max(column, default=-1) for column in columns.values())
-
-
 def _what(call: Position | None) -> tuple[object, ...]:
     """All that must be the same on all ranks of a collective; not its state: some may have left it."""
     return (call.name, call.numel, call.itemsize, call.peer, call.travels) if call is not None else ()
@@ -98,12 +85,17 @@ def _differences(
         call = there[ranks[0]]
         others = "the others" if len(majority) + len(ranks) == len(row) else named(majority)
         text = f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} in {_contrast(call, usual, others)}"
-        if (call.name, call.travels) != (usual.name, usual.travels) and _comes_later(usual, columns[ranks[0]]):
+        # As far as its history goes: a rank that waits in its first call has no second one yet.
+        later = [other for number, other in columns[ranks[0]].items() if number > (usual.number or 0)]
+        if (call.name, call.travels) != (usual.name, usual.travels) and _what(usual) in map(_what, later):
             text += f": {named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
         found.append(Finding(tuple(ranks), text))
     for rank in (rank for rank, call in row.items() if call is None):
-        text = f"rank {rank} has not reached {usual.label}: {_instead(standings[rank])}"
-        found.append(Finding((rank,), text))
+        standing = standings[rank]
+        instead = standing.doing
+        if standing.state == "running":
+            instead = f"it is {instead}" + (f", at {standing.where}" if standing.where else "")
+        found.append(Finding((rank,), f"rank {rank} has not reached {usual.label}: {instead}"))
     return found
 
 
@@ -121,16 +113,6 @@ def _contrast(call: Position, usual: Position, others: str) -> str:
     if call.travels != usual.travels:
         return f"{call.label} with {call.travels!r}, {others} with {usual.travels!r}"
     return f"{call.label} with rank {call.peer} as its root, {others} with rank {usual.peer}"
-
-
-def _comes_later(call: Position, column: Mapping[int, Position]) -> bool:
-    # As far as its history goes: a rank that waits in its first call has no second one yet.
-    return any(_what(other) == _what(call) for number, other in column.items() if number > (call.number or 0))
-
-
-def _instead(standing: Standing) -> str:
-    at = f", at {standing.where}" if standing.where else ""
-    return f"it is {standing.doing}{at}" if standing.state == "running" else standing.doing
 
 
 def _left_out(standings: Sequence[Standing]) -> list[Finding]:

@@ -8,6 +8,7 @@ collective within another one is not reported. Without observers, all of this co
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
 from functools import wraps
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakSet
@@ -24,23 +25,15 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NOTHING = nullcontext()
 
 
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Call:
-    """One call of a collective, the same object from its start to the end of its wait.
+    """One call of a collective, the same object from its start to the end of its wait."""
 
-    Attributes:
-        op: its word, such as `all_gather`.
-        flat: the whole buffer, shape [N * part].
-        group: the ranks that take part; None for all.
-        name: what travels, as the caller says it: an engine gives the flat's name.
-        sizes: elements of each rank's part; None for equal ones.
-    """
-
-    __slots__ = ("__weakref__", "flat", "group", "name", "op", "sizes")
-
-    def __init__(
-        self, op: str, flat: "Tensor", group: "ProcessGroup | None", name: str, sizes: "Sequence[int] | None" = None
-    ) -> None:
-        self.op, self.flat, self.group, self.name, self.sizes = op, flat, group, name, sizes
+    op: str  # its word, such as `all_gather`
+    flat: "Tensor"  # the whole buffer, shape [N * part]
+    group: "ProcessGroup | None"  # the ranks that take part; None for all
+    name: str  # what travels, as the caller says it: an engine gives the flat's name
+    sizes: "Sequence[int] | None" = None  # elements of each rank's part; None for equal ones
 
 
 class Holder(Protocol):

@@ -15,12 +15,7 @@ SIZES_MAY_DIFFER = ("all_gather", "reduce_scatter")
 
 
 class Order:
-    """What this rank and the others have called in this run.
-
-    Args:
-        page: this rank's.
-        others: the pages of the other ranks.
-    """
+    """What this rank and the others have called in this run."""
 
     def __init__(self, page: Page, others: Mapping[int, Page]) -> None:
         self._page, self._others = page, others

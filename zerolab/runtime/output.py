@@ -3,7 +3,7 @@
 import contextlib
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Collection
 from typing import NamedTuple
 
@@ -29,18 +29,15 @@ class Output:
     """Shows lines as they come; a line that all ranks print is shown once.
 
     With `ZEROLAB_STATIC=1` everything is shown at the end, grouped by rank: the output of a stored notebook must not
-    depend on which rank prints first. Anything beyond `SHOWN` is counted, not kept.
-
-    Args:
-        ranks: those that take part; lines that all of them print are grouped.
-        remark: what every label says besides the rank, such as `late from cell [3]`.
+    depend on which rank prints first. Anything beyond `SHOWN` is counted, not kept. Every label says `remark` besides
+    the rank, such as `late from cell [3]`.
     """
 
     def __init__(self, ranks: Collection[int] = (), remark: str = "") -> None:
         self._ranks, self._remark = sorted(ranks), f", {remark}" if remark else ""
         self._share = SHOWN // max(1, len(self._ranks))
-        self._screens: dict[int, Screen] = {}
-        self._taken: dict[int, int] = {}
+        self._screens: defaultdict[int, Screen] = defaultdict(Screen)
+        self._taken: Counter[int] = Counter()
         self._overflow: dict[int, tuple[int, bytes]] = {}  # by rank, beyond its share: how many bytes, and the last
         self._waiting: dict[int, deque[_Line]] = {rank: deque() for rank in self._ranks}
         self._texts: dict[int, Counter[str]] = {rank: Counter() for rank in self._ranks}  # of the lines that wait
@@ -50,14 +47,13 @@ class Output:
 
     def feed(self, rank: int, data: bytes) -> None:
         """Take what a rank wrote, and show what is complete."""
-        room = self._share - self._taken.get(rank, 0)
-        if room <= 0 or rank in self._overflow:
+        if self._taken[rank] >= self._share:
             nbytes, end = self._overflow.get(rank, (0, b""))
             self._overflow[rank] = nbytes + len(data), (end + data)[-LAST:]
             return
-        lines = self._screens.setdefault(rank, Screen()).feed(data)
+        lines = self._screens[rank].feed(data)
         # Only lines count: a bar is drawn over itself, perhaps for hours.
-        self._taken[rank] = self._taken.get(rank, 0) + sum(map(len, lines)) + len(lines)
+        self._taken[rank] += sum(map(len, lines)) + len(lines)
         self._take(rank, lines)
         self._draw_bar()
 

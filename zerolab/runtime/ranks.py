@@ -32,7 +32,7 @@ class Member:
     pid: int
     commands: Connection
     lifeline: Connection
-    output: int
+    output: Connection
     crash: IO[bytes]
     asked: bool = False  # a question is under way
     seen: tuple[int, int, str, str] | None = None  # the last answer: time, fingerprint of the stack, phase, line
@@ -44,10 +44,8 @@ class Member:
 
     def close(self) -> None:
         """Close the kernel's ends of its pipes."""
-        self.commands.close()
-        self.lifeline.close()
-        os.close(self.output)
-        self.crash.close()
+        for end in (self.commands, self.lifeline, self.output, self.crash):
+            end.close()
 
 
 class Ranks:
@@ -146,20 +144,19 @@ class Ranks:
             time.sleep(0.005)
 
     def _start(self, rank: int) -> Member:
-        (commands, commands_end), (lifeline, lifeline_end) = Pipe(), Pipe()  # they wait, whatever timeout sockets have
-        output, output_end = os.pipe()
-        member = Member(rank, 0, commands, lifeline, output, nameless_file(0))
-        files = [file.fileno() for file in (member.crash, *self._files)]
+        # They wait, whatever timeout sockets have.
+        ours, theirs = zip(Pipe(), Pipe(), Pipe(duplex=False), strict=True)
+        member = Member(rank, 0, *ours, nameless_file(0))
         try:
-            member.pid = self._launcher.start(Fds(commands_end.fileno(), lifeline_end.fileno(), output_end, *files))
+            files = [file.fileno() for file in (member.crash, *self._files)]
+            member.pid = self._launcher.start(Fds(*(end.fileno() for end in theirs), *files))
         except BaseException:
             # Stop may have come after the rank was forked: once its lifeline is closed it ends by itself.
             member.close()
             raise
         finally:
-            commands_end.close()
-            lifeline_end.close()
-            os.close(output_end)
+            for end in theirs:
+                end.close()
         return member
 
 

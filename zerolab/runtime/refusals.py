@@ -113,10 +113,7 @@ def check_function(fn: object) -> None:
 def cannot_be_sent(call: Call, error: Exception, send: Callable[[Any], object]) -> str:
     """The sentence for a call that carries something that cannot be sent.
 
-    Args:
-        call: what was to be sent.
-        error: what the pickler said.
-        send: raises what sending one value would raise.
+    The pickler said `error`; `send` raises what sending one value would raise.
     """
     name = _name(call[0])
     if isinstance(error, RefusedError) and _fails_itself(call[0]):
@@ -149,10 +146,7 @@ def too_large(call: Call, measure: Callable[[object], int], limit: int) -> str:
 def cannot_come_back(result: object, error: Exception, send: Callable[[Any], object]) -> str:
     """The sentence for a result that cannot leave its rank; within something large it names the part to blame.
 
-    Args:
-        result: what the rank's function returned.
-        error: what the pickler said.
-        send: raises what sending one value would raise.
+    `error` and `send` are as in `cannot_be_sent`.
     """
     (path, _, culprit), reason = _innermost(("result", "", result), error, send)
     which = f"{path}, {kind_of(culprit)}: " if culprit is not result else ""
@@ -230,9 +224,7 @@ def _refuses(value: object) -> str | None:
 
 
 def _parts_of_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Part]:
-    for index, value in enumerate(args):
-        yield f"argument {index + 1}", "", value
-    for name, value in kwargs.items():
+    for name, value in (*enumerate(args, 1), *kwargs.items()):
         yield f"argument {name}", "", value
     yield from _parts_of_function(fn)
 

@@ -1,8 +1,7 @@
 """What a call of torch.distributed is about: which ranks, how many elements, which peer."""
 
 import inspect
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -24,59 +23,45 @@ class Request(NamedTuple):
     numel: int = -1
     itemsize: int = 0
     peer: int = -1
-    is_mine: bool = True
 
 
 class Reader:
     """Reads the arguments of one function as far as it knows them, and never refuses a call."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._at = {name: index for index, name in enumerate(inspect.signature(function).parameters)}
+        self._names = list(inspect.signature(function).parameters)
         # With uneven splits each rank may have a size of its own.
-        compared = "split" not in " ".join(self._at)
-        self._sized = next((name for name in _SIZED if name in self._at), None) if compared else None
+        compared = "split" not in " ".join(self._names)
+        self._sized = next((name for name in _SIZED if name in self._names), "") if compared else ""
 
-    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request:
-        """What this call is about; `is_mine` is False for a group that this rank is not part of."""
-        given = partial(self._given, args, kwargs)
-        group, tensor = given("group"), given(self._sized)
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request | None:
+        """What this call is about; None for a group that this rank is not part of."""
+        given = self._given(args, kwargs)
+        group, tensor = given.get("group"), given.get(self._sized)
         # torch lets some of the ranks make a group without the others, who would count differently from then on.
-        if group is dist.GroupMember.NON_GROUP_MEMBER or given("use_local_synchronization"):
-            return Request(is_mine=False)
+        if group is dist.GroupMember.NON_GROUP_MEMBER or given.get("use_local_synchronization"):
+            return None
         numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
         return Request(members_of(group), numel, itemsize, _peer(given, group))
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
-        # gloo does not check the peer's bounds: it crashes, or waits where nothing can see it.
-        if (stray := self._stray(args, kwargs)) is not None:
-            raise ValueError(f"{name} names rank {stray}, and there are ranks 0 to {dist.get_world_size() - 1} only")
-        if (device := self._out_of_reach(args, kwargs)) is not None:
-            raise ValueError(
-                f"{name} is given a tensor on {device}, and the ranks talk over gloo, which sends from main memory: "
-                "send tensor.cpu(), or use a collective such as broadcast"
-            )
-
-    def _stray(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
-        """The rank that this message is to be sent to or received from, if there is no such rank."""
-        named = (self._given(args, kwargs, name) for name in _PEERS)
-        return next((peer for peer in named if isinstance(peer, int) and not 0 <= peer < dist.get_world_size()), None)
-
-    def _out_of_reach(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.device | None:
-        """Where the tensor of a message lies, if gloo has to send it and cannot read it there."""
-        given = partial(self._given, args, kwargs)
-        messages = [(given("tensor"), given("group"))]
-        messages += [(each.tensor, each.group) for each in given("p2p_op_list") or []]
+        given = self._given(args, kwargs)
+        for peer in map(given.get, _PEERS):  # out of bounds, it crashes, or waits where nothing can see it
+            if isinstance(peer, int) and not 0 <= peer < dist.get_world_size():
+                raise ValueError(f"{name} names rank {peer}, and there are ranks 0 to {dist.get_world_size() - 1} only")
+        messages = [(given.get("tensor"), given.get("group"))]
+        messages += [(each.tensor, each.group) for each in given.get("p2p_op_list") or []]
         for tensor, group in messages:
             if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" and dist.get_backend(group) == "gloo":
-                return tensor.device
-        return None
+                raise ValueError(
+                    f"{name} is given a tensor on {tensor.device}, and the ranks talk over gloo, which sends from main "
+                    "memory: send tensor.cpu(), or use a collective such as broadcast"
+                )
 
-    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any], name: str | None) -> Any:
-        if name is None or name not in self._at:
-            return None
-        index = self._at[name]
-        return args[index] if index < len(args) else kwargs.get(name)
+    def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The arguments by name."""
+        return dict(zip(self._names, args, strict=False)) | kwargs
 
 
 def request_of_native(args: tuple[Any, ...]) -> Request:
@@ -102,12 +87,11 @@ def members_of(group: Any) -> int:
     return 0 if len(ranks) == dist.get_world_size() else board.members(ranks)
 
 
-def _peer(given: Callable[[str], Any], group: Any) -> int:
+def _peer(given: Mapping[str, Any], group: Any) -> int:
     for of_all, of_group in _PEERS.items():
-        if isinstance(given(of_all), int):
-            return int(given(of_all))
-        within = given(of_group)
-        if isinstance(within, int):
+        if isinstance(peer := given.get(of_all), int):
+            return peer
+        if isinstance(within := given.get(of_group), int):
             known = isinstance(group, dist.ProcessGroup) and within < group.size()
             return dist.get_global_rank(group, within) if known else within
     return -1

@@ -2,12 +2,17 @@
 
 import contextlib
 import functools
+import gc
 import linecache
 import os
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from itertools import accumulate, chain, repeat, takewhile
+from operator import attrgetter, call, is_not, methodcaller
 from pathlib import Path
 from types import FrameType, TracebackType
+from typing import Any
 
 from zerolab.recording import sources
 
@@ -22,10 +27,45 @@ _COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
 _DTENSOR = f"torch{os.sep}distributed{os.sep}tensor{os.sep}"  # whose exchanges are autograd functions
 # By names that torch, packages on top of it and our engines use; the innermost known one wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
-
+_SEEN = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name", "f_lasti")
+_back: Callable[[FrameType | None, FrameType | None], FrameType | None] = vars(FrameType)["f_back"].__get__
 
 Line = tuple[str, int, str]
 """File name, line and function of a frame."""
+
+
+def look(thread: int) -> tuple[int, list[Line]]:
+    """A number that changes whenever a thread moves, even by one instruction; and its stack, the innermost frame first.
+
+    A frame of a running thread is safe to read only while the interpreter lock is held: on CPython 3.11 `f_back`
+    creates an object, that may run the garbage collector, and a finalizer may let the watched thread go on and return
+    from that very frame. faulthandler, which creates no objects, walks the states of all threads, also of one that
+    native code is adding at that moment, and crashes. So the walk is one call into C, of one thread, with the collector
+    disabled.
+
+    Raises LookupError if there is no such thread.
+    """
+    walk = _walk(thread)
+    if sys.version_info < (3, 12) and gc.isenabled():
+        try:
+            _, frames = map(call, (gc.disable, walk))  # in one instruction, so that it cannot be enabled in between
+        finally:
+            gc.enable()
+    else:  # since 3.12 the collector does not run within C
+        frames = walk()
+    if not frames:
+        raise LookupError(f"no thread {thread} of this process runs Python")
+    # Python has no line for what it does by itself, such as ending a loop: one look in a thousand.
+    return hash(tuple(frames)), [(file, line or first, name) for file, line, first, name, _ in frames]
+
+
+def _walk(thread: int) -> Callable[[], list[tuple[Any, ...]]]:
+    """A callable that returns a thread's frames as plain values; it keeps no frame, nor anything in one."""
+    innermost = map(methodcaller("get", thread), map(call, [sys._current_frames]))
+    # Each element is `f_back` of the one before; the `None`s are only there to be counted.
+    first: Iterator[FrameType | None] = chain(innermost, repeat(None, DEEPEST - 1))
+    frames = accumulate(first, _back)
+    return functools.partial(list, map(_SEEN, takewhile(functools.partial(is_not, None), frames)))
 
 
 def describe(lines: list[Line]) -> tuple[str, str]:
@@ -70,8 +110,6 @@ def format_error(error: BaseException) -> str:
         part = parts.pop()
         if part is not None:
             part.stack[:] = _readable(part.stack)
-            for frame in part.stack:
-                frame.filename = label(frame.filename)
             parts += [part.__cause__, part.__context__, *(part.exceptions or ())]
     return "".join(report.format()).rstrip()
 
@@ -79,19 +117,19 @@ def format_error(error: BaseException) -> str:
 def format_frames(trace: TracebackType | None) -> str:
     """The frames that an exception passed through, without those that call, record and check a learner's code."""
     passed = traceback.StackSummary.extract(traceback.walk_tb(trace))
-    passed[:] = [frame for frame in _readable(passed) if not frame.filename.startswith(_MACHINERY)]
-    for frame in passed:
-        frame.filename = label(frame.filename)
+    passed[:] = _readable([frame for frame in passed if not frame.filename.startswith(_MACHINERY)])
     return "".join(passed.format()).rstrip()
 
 
 def _readable(frames: list[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
-    """The frames that are not the runtime's own, without the middle of a very deep stack."""
+    """The frames that are not the runtime's own, with labels for files, and without the middle of a very deep stack."""
     kept = [frame for frame in frames if not is_runtime(frame.filename)]
     left_out = len(kept) - DEEPEST
     if left_out > 0:  # formatting a hundred thousand frames takes seconds
         gap = traceback.FrameSummary(f"... {left_out:,} frames are left out ...", 0, "...", lookup_line=False, line="")
         kept[DEEPEST // 2 : -(DEEPEST // 2)] = [gap]
+    for frame in kept:
+        frame.filename = label(frame.filename)
     return kept
 
 

@@ -118,11 +118,10 @@ def _print_thread_error(last: threading.ExceptHookArgs) -> None:
 class _NoKeyboard(io.TextIOBase):
     """Standard input of a rank: reading it is an error, but not an EOFError, which pdb would swallow."""
 
-    def readline(self, size: int = -1, /) -> str:  # type: ignore[override]  # never returns, whatever it is given
-        raise RuntimeError(NO_KEYBOARD)
-
     def read(self, size: int | None = -1, /) -> str:
         raise RuntimeError(NO_KEYBOARD)
+
+    readline = read  # type: ignore[assignment]  # never returns, whatever it is given
 
 
 class _PlainBars(importlib.abc.MetaPathFinder, importlib.abc.Loader):

@@ -35,9 +35,7 @@ def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
 def pack_result(result: object, limit: int = LIMIT) -> bytes:
     """What a rank's function returned, as bytes; TypeError or ValueError in one sentence if it cannot leave the rank.
 
-    Args:
-        result: any value; tensors come as copies in CPU memory.
-        limit: bytes above which it is refused.
+    Tensors come as copies in CPU memory. What has more than `limit` bytes is refused.
     """
     try:
         return _dump(result, limit, is_call=False).getvalue()

@@ -29,14 +29,14 @@ def devices() -> tuple[int, ...] | None:
 @contextmanager
 def devices_limited_to(numbers: Iterable[int]) -> Iterator[None]:
     """Within it ranks use these GPUs, by torch's numbers, whatever the variable says."""
-    name, before = "ZEROLAB_DEVICES", os.environ.copy()
+    name, before = "ZEROLAB_DEVICES", os.environ.get("ZEROLAB_DEVICES")
     os.environ[name] = ",".join(map(str, numbers))
     try:
         yield
     finally:
         os.environ.pop(name)
-        if name in before:
-            os.environ[name] = before[name]
+        if before is not None:
+            os.environ[name] = before
 
 
 def max_ranks() -> int | None:

@@ -9,14 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import chain, repeat
 
 from zerolab.runtime import variables
 
 SILENCE = 3.0  # seconds before the line appears
 EVERY = 1.0  # seconds between updates of the line
 
-_here = threading.local()  # `line`: the one that this thread shows; nested calls change its text
+
+class _Here(threading.local):
+    line: "Line | None" = None  # the one that this thread shows; nested calls change its text
+
+
+_here = _Here()
 
 
 class Line:
@@ -46,31 +51,27 @@ class Line:
 @contextmanager
 def waiting(text: str) -> Iterator[None]:
     """Shows `text` and the seconds so far if the block takes longer than `SILENCE`; inner texts replace outer ones."""
-    line: Line | None = getattr(_here, "line", None)
-    if line is not None:
+    if (line := _here.line) is not None:
         before, line.text = line.text, text
         try:
             yield
         finally:
             line.text = before
-        return
-    show = _screen()
-    if show is None:
+    elif (show := _screen()) is None:
         yield
-        return
-    _here.line = Line(text, show)
-    try:
-        yield
-    finally:
-        _here.line.end()
-        _here.line = None
+    else:
+        _here.line = line = Line(text, show)
+        try:
+            yield
+        finally:
+            line.end()
+            _here.line = None
 
 
 def says(text: str) -> None:
     """Changes the text of the line of this thread's block, if there is one: what is waited for has come further."""
-    line: Line | None = getattr(_here, "line", None)
-    if line is not None:
-        line.text = text
+    if _here.line is not None:
+        _here.line.text = text
 
 
 def _screen() -> Callable[[str], None] | None:
@@ -84,19 +85,11 @@ def _screen() -> Callable[[str], None] | None:
 
 
 def _in_a_cell() -> Callable[[str], None]:
-    from IPython.display import display
+    from IPython.display import DisplayHandle
 
-    handle: Any = None
-
-    def show(text: str) -> None:
-        nonlocal handle
-        data = {"text/plain": text}
-        if handle is None:
-            handle = display(data, raw=True, display_id=True)
-        else:
-            handle.update(data, raw=True)
-
-    return show
+    handle = DisplayHandle()
+    ways: Iterator[Callable[..., None]] = chain([handle.display], repeat(handle.update))
+    return lambda text: next(ways)({"text/plain": text}, raw=True)
 
 
 def _at_a_terminal(text: str) -> None:

@@ -27,7 +27,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import models
-from zerolab.runtime import counter, drivers, hang, lookout, report, stack, surroundings, travel
+from zerolab.runtime import counter, drivers, hang, report, stack, surroundings, travel
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.devices import NCCL
 from zerolab.runtime.enqueued import Gpu
@@ -116,7 +116,7 @@ def _standing(watched: int) -> tuple[int, int, str, str]:
     when = number = time.monotonic_ns()
     phase = where = ""
     with contextlib.suppress(Exception):  # being asked must not end a rank
-        number, lines = lookout.look(watched)
+        number, lines = stack.look(watched)
         phase, where = stack.describe(lines)  # which may read files, while the thread goes on
     with contextlib.suppress(Exception):
         if counter.look():  # the rank's device is computing
@@ -163,7 +163,7 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
             f"the network interface {loopback}, over which the ranks of one machine talk, has no address here; "
             f"`ip link set {loopback} up` brings it up"
         ) from None
-    with _explained("the ranks on GPUs cannot reach each other" if device else ""):
+    with _explained("the ranks on GPUs cannot reach each other") if device else contextlib.nullcontext():
         dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.protect_process_group()
 
@@ -189,12 +189,10 @@ def _take(gpu: int, *, in_order: bool) -> torch.device:
 
 @contextlib.contextmanager
 def _explained(what: str) -> Iterator[None]:
-    """Explain an error of CUDA's in words; without `what`, leave it as it is."""
+    """Explain an error of CUDA's in words."""
     try:
         yield
     except RuntimeError as error:
-        if not what:
-            raise
         raise RuntimeError(f"{what}: {drivers.explained(str(error))}") from None
 
 
@@ -254,10 +252,7 @@ def _call(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 def _attempt(action: Any, pid: int, page: Page) -> bytes:
     """Call `action` and return its outcome, pickled for the kernel, once everything printed has been written.
 
-    Args:
-        action: what to call.
-        pid: the rank's process id; a learner's `os.fork` may bring a second process back here.
-        page: the rank's page, which says what the rank was doing.
+    `pid` is the rank's: a learner's `os.fork` may bring a second process back here.
     """
     failure = None
     try:
