@@ -22,6 +22,7 @@ from pathlib import Path
 from zerolab import catalog
 from zerolab.catalog import GIB, Architecture
 from zerolab.theory import seconds
+from zerolab.theory.job import Job
 
 MIB = 2**20
 NODE = 8  # GPUs, in all of them
@@ -44,11 +45,8 @@ class PublishedRun:
 
     Attributes:
         source: the repository on GitHub; `table` is the file in it, its version after @, and the table or the variant.
-        model: what was trained; its context is the length of the run's rows.
-        setting: on what, and how.
+        job: what was trained, on what, and how; the model's context is the length of the run's rows.
         stage: ZeRO's stage; "zero3" for fully sharded data parallel.
-        scheme: how parameters, gradients and Adam's state are kept, a name of `schemes`; DeepSpeed's is "zerolab".
-        logits: what is done with the logits at the loss, a name of `activations`.
         caches: how many steps' keys and values, of all blocks, are also in memory. ATorch's script leaves
             transformers' `use_cache` on, and its `outputs` keep those of the last step until the next forward ends.
         seconds: of a step, as published; None without a published time.
@@ -59,11 +57,8 @@ class PublishedRun:
 
     source: str
     table: str
-    model: Architecture
-    setting: seconds.Setting
+    job: Job
     stage: str
-    scheme: str
-    logits: str
     caches: int
     seconds: float | None
     memory_bytes: float | None
@@ -73,27 +68,27 @@ class PublishedRun:
     @property
     def predicted_seconds(self) -> float:
         """Seconds of a step by the closed form."""
-        return seconds.step(self.model, self.stage, self.setting).total
+        return seconds.step(self.job, self.stage).total
 
     @property
     def utilisation(self) -> float | None:
         """Part of the card's dense rate, counted as in papers; None without seconds."""
         if self.seconds is None:
             return None
-        flops = seconds.quoted_flops(self.model) * tokens(self.model, self.setting)
-        return flops / self.seconds / self.setting.rate
+        flops = seconds.quoted_flops(self.job.shape, self.job.length) * tokens(self.job)
+        return flops / self.seconds / self.job.rate
 
 
 def published_utilisation(chip: str) -> tuple[float, float]:
     """The lowest and the highest utilisation of published runs on a chip, without impossible ones above 1."""
-    found = [run.utilisation for run in runs() if run.utilisation and seconds.chip(run.setting.gpu) == chip]
+    found = [run.utilisation for run in runs() if run.utilisation and seconds.chip(run.job.gpu) == chip]
     possible = [part for part in found if part < 1]
     return min(possible), max(possible)
 
 
-def tokens(model: Architecture, setting: seconds.Setting) -> int:
+def tokens(job: Job) -> int:
     """Tokens of one GPU in a step."""
-    return setting.micro_batches * setting.rows * model.context
+    return job.micro_batches * job.rows * job.length
 
 
 @cache
@@ -109,50 +104,51 @@ def runs() -> tuple[PublishedRun, ...]:
 
 
 def _run(row: dict[str, str], *, fitted: bool) -> PublishedRun:
-    model = _OTHERS.get(row["model"]) or catalog.architecture(row["model"])
-    model = replace(model, context=int(row["length"]))
-    setting = _setting(row)
+    job = _job(row)
     memory = float(row["memory"]) * {"GiB": GIB, "MiB": MIB}[row["memory_unit"]] if row["memory"] else None
     return PublishedRun(
         row["source"],
         row["table"],
-        model,
-        setting,
+        job,
         row["stage"],
-        row["scheme"],
-        row["logits"],
         int(row["caches"]),
-        _seconds(row["published"], row["unit"], model, setting),
+        _seconds(row["published"], row["unit"], job),
         memory,
         row["fits"] == "yes",
         fitted,
     )
 
 
-def _setting(row: dict[str, str]) -> seconds.Setting:
+def _job(row: dict[str, str]) -> Job:
+    shape, length = _OTHERS.get(row["model"]) or catalog.architecture(row["model"]), int(row["length"])
     # A network of the catalog, at the source's rate.
     network = replace(catalog.link("infiniband-ndr"), bytes_per_second=float(row["gigabits"]) / 8 * 1e9)
-    return seconds.Setting(
-        catalog.gpu(row["gpu"]),
+    return Job(
+        replace(shape, context=length),
         int(row["gpus"]),
-        network,
-        NODE,
+        "bf16",
         int(row["batch"]),
-        int(row["micro_batches"]),
-        checkpointing=row["checkpointing"],
-        kernels=row["kernels"],
-        gradient_bytes=int(row["gradient_bytes"]),
-        hybrid=row["sharding"] == "hybrid",
+        length,
+        row["checkpointing"],
+        row["scheme"],
+        logits=row["logits"],
+        sharding=row["sharding"],
         tensor=int(row["tensor"]),
         context=int(row["context"]),
+        gpus_per_node=NODE,
+        micro_batches=int(row["micro_batches"]),
+        gpu=catalog.gpu(row["gpu"]),
+        kernels=row["kernels"],
+        network=network,
+        gradient_bytes=int(row["gradient_bytes"]),
     )
 
 
-def _seconds(published: str, unit: str, model: Architecture, setting: seconds.Setting) -> float | None:
+def _seconds(published: str, unit: str, job: Job) -> float | None:
     """Seconds of a step, from the published figure."""
     if not published:
         return None
-    figure, count = float(published), tokens(model, setting)
+    figure, count, model = float(published), tokens(job), job.shape
     if unit == "s/step":
         return figure
     if unit == "days":

@@ -5,7 +5,6 @@ from dataclasses import asdict
 from typing import Any
 
 from zerolab.exercises.harness import here
-from zerolab.theory.configs import as_json
 from zerolab.theory.planner import plan
 
 
@@ -39,4 +38,6 @@ def checked(asked: str) -> str:
 
 def _settings(given: dict[str, Any]) -> dict[str, str]:
     """Each as text to paste; systems that have no such stage are left out."""
-    return {system: as_json(text) if isinstance(text, dict) else text for system, text in given.items() if text}
+    return {
+        system: json.dumps(text, indent=2) if isinstance(text, dict) else text for system, text in given.items() if text
+    }

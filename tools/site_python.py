@@ -16,7 +16,7 @@ import lint_javascript
 from zerolab import catalog
 from zerolab.theory import MOMENTS
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.moments import SHARDING
+from zerolab.theory.job import SHARDING
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "pyodide-lock.json", "python_stdlib.zip")

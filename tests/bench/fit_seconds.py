@@ -13,6 +13,7 @@ from functools import cache
 from itertools import combinations
 from math import log
 from pathlib import Path
+from unittest.mock import patch
 
 from zerolab.theory import seconds
 from zerolab.theory.seconds import Constants
@@ -37,7 +38,7 @@ def series() -> tuple[tuple[int, int], ...]:
     half = fitting_half()
 
     def but_for_gpus(run: PublishedRun) -> tuple[object, ...]:
-        return (run.source, run.model, replace(run.setting, world_size=1), run.stage)
+        return (run.source, replace(run.job, world_size=1), run.stage)
 
     return tuple((i, j) for i, j in combinations(range(len(half)), 2) if but_for_gpus(half[i]) == but_for_gpus(half[j]))
 
@@ -46,7 +47,8 @@ def loss(constants: Constants) -> float:
     """What is minimised; it sees the fitting half and nothing else."""
     off = []
     for run in fitting_half():
-        predicted = seconds.step(run.model, run.stage, replace(run.setting, constants=constants)).total
+        with patch.object(seconds, "FITTED", constants):
+            predicted = run.predicted_seconds
         off.append(log(predicted / (run.seconds or 1.0)))
     alone = sum(min(abs(error), CAP) ** POWER for error in off) / len(off)
     grown = sum(abs(off[i] - off[j]) ** POWER for i, j in series()) / len(series())

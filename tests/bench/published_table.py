@@ -6,11 +6,12 @@ tests/bench/test_published_runs.py compares the page with it, to the letter.
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from zerolab.catalog import CONTEXT_BYTES, GIB
-from zerolab.theory.moments import Job, peak
+from zerolab.theory.moments import peak
 
 sys.path.append(str(Path(__file__).parents[1]))  # where the published runs lie, beside the tests
 from published_runs import PublishedRun, runs
@@ -50,30 +51,15 @@ def off(predicted: float, published: float) -> float:
 
 def predicted_bytes(run: PublishedRun) -> float:
     """The most that a GPU holds, by the closed forms, CUDA's own bytes left out."""
-    setting = run.setting
-    job = Job(
-        shape=run.model,
-        world_size=setting.world_size,
-        sharding="hybrid" if setting.hybrid else "full",
-        tensor=setting.tensor,
-        context=setting.context,
-        gpus_per_node=setting.gpus_per_node,
-        precision=setting.precision,
-        rows=setting.rows,
-        length=run.model.context,
-        checkpointing=setting.checkpointing,
-        scheme=run.scheme,
-        logits=run.logits,
-    )
-    shape = run.model
+    job, shape = replace(run.job, micro_batches=1), run.job.shape
     keys_and_values = 2 * shape.depth * (shape.kv_heads or shape.heads) * shape.width // shape.heads
-    cached = job.word * keys_and_values * setting.rows * shape.context
+    cached = job.word * keys_and_values * job.rows * job.length
     return sum(peak(job, run.stage)[1].values()) + run.caches * cached
 
 
 def predicted_to_fit(run: PublishedRun) -> bool:
     """Whether that and CUDA's own bytes fit on the card."""
-    return predicted_bytes(run) + CONTEXT_BYTES <= run.setting.gpu.memory_bytes
+    return predicted_bytes(run) + CONTEXT_BYTES <= run.job.gpu.memory_bytes
 
 
 def timed(*, fitted: bool) -> list[float]:
@@ -96,23 +82,21 @@ def _far() -> list[str]:
     """The runs that the closed forms do not bring out, each with its reason."""
     found = []
     for run in runs():
-        whose, setting = SHORT[run.source], run.setting
-        ranks, batch = f"{setting.world_size} {setting.gpu.name}", f"{setting.rows} x {run.model.context:,}"
-        name = f"{whose}, {run.model.name} on {ranks}, {batch}"
+        whose, job = SHORT[run.source], run.job
+        ranks, batch = f"{job.world_size} {job.gpu.name}", f"{job.rows} x {job.length:,}"
+        name = f"{whose}, {job.shape.name} on {ranks}, {batch}"
         if run.seconds is not None and abs(missed := off(run.predicted_seconds, run.seconds)) > FAR:
             found.append(f"* {name}: {missed:+.0%} of the seconds; {REASONS[whose]}.")
         if run.memory_bytes is not None and abs(missed := off(predicted_bytes(run), run.memory_bytes)) > FAR_IN_BYTES:
-            found.append(
-                f"* {name}, checkpointing {setting.checkpointing}: {missed:+.0%} of the bytes; {REASONS[whose]}."
-            )
+            found.append(f"* {name}, checkpointing {job.checkpointing}: {missed:+.0%} of the bytes; {REASONS[whose]}.")
     return [f"Seconds off by more than {FAR:.0%}, and bytes by more than {FAR_IN_BYTES:.0%}:", "", *found]
 
 
 def _cells(run: PublishedRun) -> list[str]:
-    setting, micro = run.setting, run.setting.micro_batches
-    rows = f"{setting.rows} x {run.model.context:,}" + (f", {micro} times" if micro > 1 else "")
+    job, micro = run.job, run.job.micro_batches
+    rows = f"{job.rows} x {job.length:,}" + (f", {micro} times" if micro > 1 else "")
     predicted = run.predicted_seconds
-    divided = setting.tensor * setting.context > 1  # published with Float8, for which there is no form
+    divided = job.tensor * job.context > 1  # published with Float8, for which there is no form
     seconds = ("-", "-" if divided else f"{predicted:.3g}", "-")
     if run.seconds is not None:
         seconds = (f"{run.seconds:.3g}", f"{predicted:.3g}", f"{off(predicted, run.seconds):+.0%}")
@@ -122,13 +106,11 @@ def _cells(run: PublishedRun) -> list[str]:
         memory = (f"{run.memory_bytes / GIB:.1f}", f"{held / GIB:.1f}", f"{off(held, run.memory_bytes):+.0%}")
     fits = {True: "yes", False: "no"}
     verdict = fits[run.fits] if run.fits == predicted_to_fit(run) else f"{fits[run.fits]}, not predicted"
-    kernels = run.setting.kernels + (", hybrid" if setting.hybrid else "")
-    kernels += (
-        f", TP {setting.tensor}" if setting.tensor > 1 else f", CP {setting.context}" if setting.context > 1 else ""
-    )
-    gpus = f"{setting.world_size} {setting.gpu.name}"
+    kernels = job.kernels + (", hybrid" if job.sharding == "hybrid" else "")
+    kernels += f", TP {job.tensor}" if job.tensor > 1 else f", CP {job.context}" if job.context > 1 else ""
+    gpus = f"{job.world_size} {job.gpu.name}"
     fitted = "yes" if run.used_for_fitting else ""
-    head = [SHORT[run.source], run.model.name, gpus, rows, setting.checkpointing, kernels, fitted]
+    head = [SHORT[run.source], job.shape.name, gpus, rows, job.checkpointing, kernels, fitted]
     return [*head, *seconds, *memory, verdict]
 
 

@@ -21,7 +21,7 @@ PRINTED = {
 
 
 def test_the_models_have_as_many_parameters_as_their_sources_print():
-    found = {(run.model.name, run.model.context): run.model.num_params for run in runs()}
+    found = {(run.job.shape.name, run.job.length): run.job.shape.num_params for run in runs()}
     assert {key: found[key] for key in PRINTED} == PRINTED
 
 

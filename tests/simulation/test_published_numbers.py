@@ -127,20 +127,20 @@ def test_published_steps_of_fsdp_come_out_of_executed_engines_within_a_fifth(mod
     run = next(
         run
         for run in runs()
-        if (run.model.name, run.setting.gpu.name, run.setting.world_size) == (model, gpu, gpus)
-        and run.setting.checkpointing == "none"
+        if (run.job.shape.name, run.job.gpu.name, run.job.world_size) == (model, gpu, gpus)
+        and run.job.checkpointing == "none"
     )
-    setting, tokens = run.setting, torch.zeros(run.setting.rows, run.model.context, dtype=torch.int64)
-    hardware = Hardware(setting.gpu, setting.network, setting.gpus_per_node)
+    job, tokens = run.job, torch.zeros(run.job.rows, run.job.length, dtype=torch.int64)
+    hardware = Hardware(job.gpu, job.network, job.gpus_per_node)
     (row,) = simulate(
         run.stage,
         gpus,
-        lambda: architectures.build(run.model),
+        lambda: architectures.build(job.shape),
         batches=[(tokens, tokens)],
         precision="bf16",
         hardware=hardware,
     ).rows
-    assert row["step_seconds"] * setting.micro_batches == pytest.approx(run.seconds, rel=0.2)
+    assert row["step_seconds"] * job.micro_batches == pytest.approx(run.seconds, rel=0.2)
 
 
 class LlamaWithLoss(nn.Module):

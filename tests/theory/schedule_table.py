@@ -13,7 +13,7 @@ from step_schedule import SCHEDULES, offload_seconds, seconds
 
 from zerolab import catalog, simulate
 from zerolab.engines import reduction
-from zerolab.theory.seconds import Setting
+from zerolab.theory.job import Job
 
 PAGE = Path(__file__).parents[2] / "docs" / "gpus.md"
 BEGIN, BETWEEN, END = "<!-- schedules -->\n", "<!-- simulated -->\n", "<!-- end of schedules -->\n"
@@ -23,18 +23,17 @@ PLACES = {"in one node": 8, "in 8 nodes": 1}
 """By what the table calls them: GPUs a node."""
 
 
-def setting(gpus_per_node: int) -> Setting:
+def job(gpus_per_node: int) -> Job:
     """Eight H100 over NVLink in one node, or each in its own over InfiniBand NDR; one row of 2,048 tokens."""
-    return Setting(catalog.gpu("h100"), RANKS, catalog.link("infiniband-ndr"), gpus_per_node)
+    return Job(catalog.architecture(MODEL), RANKS, "bf16", 1, 2048, gpus_per_node=gpus_per_node)
 
 
 def table() -> str:
     """A row for each place and stage, a column for each schedule, in milliseconds."""
     lines = [f"| 8 H100 | stage | {' | '.join(SCHEDULES)} |", "|---|---|" + "---:|" * len(SCHEDULES)]
-    shape = catalog.architecture(MODEL)
     for place, gpus_per_node in PLACES.items():
         for stage, name in {"ddp": "ddp", "zero2": "zero1, zero2", "zero3": "zero3"}.items():
-            times = [seconds(shape, stage, setting(gpus_per_node), schedule) for schedule in SCHEDULES.values()]
+            times = [seconds(stage, job(gpus_per_node), schedule) for schedule in SCHEDULES.values()]
             lines.append(f"| {place} | {name} | {' | '.join(f'{1e3 * time:.0f}' for time in times)} |")
     return "\n".join(lines) + "\n"
 
@@ -66,8 +65,7 @@ def offload() -> str:
     lines = ["| 8 H100 | stage | after the backward | on a stream of their own |", "|---|---|---:|---:|"]
     for place, gpus_per_node in PLACES.items():
         for stage, name in {"ddp": "ddp", "zero2": "zero1, zero2", "zero3": "zero3"}.items():
-            call = catalog.architecture(MODEL), stage, setting(gpus_per_node)
-            waits = [1e3 * offload_seconds(*call, own_stream=own_stream) for own_stream in (False, True)]
+            waits = [1e3 * offload_seconds(stage, job(gpus_per_node), own_stream=own) for own in (False, True)]
             lines.append(f"| {place} | {name} | {' | '.join(f'{wait:.0f}' for wait in waits)} |")
     return "\n".join(lines) + "\n"
 

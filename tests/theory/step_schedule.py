@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from zerolab.catalog import Architecture
+from zerolab.theory.job import Job
 from zerolab.theory.seconds import (
     RECOMPUTED,
-    Setting,
     attention_seconds,
     block_seconds,
     gather_seconds,
@@ -82,31 +81,30 @@ class _Link:
         return start + left + seconds, other + left
 
 
-def seconds(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> float:
+def seconds(stage: str, job: Job, schedule: Schedule) -> float:
     """Seconds that forward and backward of one micro-batch take, including what they wait for.
 
     Args:
-        shape: the model, of equal blocks and a root unit, which holds the embedding and the output.
         stage: ddp, zero1, zero2 or zero3.
-        setting: what it runs on.
+        job: what is trained on what: a model of equal blocks and a root unit, which holds the embedding and the output.
         schedule: what waits for what.
     """
-    return _forward(shape, stage, setting, schedule) + _backward(shape, stage, setting, schedule)
+    return _forward(stage, job, schedule) + _backward(stage, job, schedule)
 
 
-def _forward(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> float:
+def _forward(stage: str, job: Job, schedule: Schedule) -> float:
     block, gather, first = (
-        block_seconds(shape, setting),
-        gather_seconds(shape.block_params, setting),
-        gather_seconds(shape.root_params, setting),
+        block_seconds(job),
+        gather_seconds(job.shape.block_params, job),
+        gather_seconds(job.shape.root_params, job),
     )
-    head = head_seconds(shape, setting)
+    head = head_seconds(job)
     if stage == "ddp":
-        return shape.depth * block + head
+        return job.shape.depth * block + head
     if stage != "zero3" and not schedule.publishes_when_used:
-        return first + shape.depth * (gather + block) + head
+        return first + job.shape.depth * (gather + block) + head
     now, arrived = first, first + gather
-    for _ in range(shape.depth):
+    for _ in range(job.shape.depth):
         now = max(now, arrived)
         # zero3 gathers one unit ahead; zero1 and zero2 start publishing all units at the update.
         arrived = (now if stage == "zero3" else arrived) + gather
@@ -114,41 +112,40 @@ def _forward(shape: Architecture, stage: str, setting: Setting, schedule: Schedu
     return now + head
 
 
-def offload_seconds(shape: Architecture, stage: str, setting: Setting, *, own_stream: bool) -> float:
+def offload_seconds(stage: str, job: Job, *, own_stream: bool) -> float:
     """Seconds that an offloaded update waits for mean gradients, under the schedule over NCCL.
 
     Args:
-        shape: the model, as for `seconds`.
         stage: ddp, zero1, zero2 or zero3.
-        setting: what it runs on.
+        job: as for `seconds`.
         own_stream: each unit's mean is copied as soon as it exists; else all of them once backward is over.
     """
-    numels = [shape.block_params] * shape.depth + [shape.root_params]
-    ways = [4 * numel / (1 if stage == "ddp" else setting.world_size) / PCIE_GEN5 for numel in numels]
+    numels = [job.shape.block_params] * job.shape.depth + [job.shape.root_params]
+    ways = [4 * numel / (1 if stage == "ddp" else job.world_size) / PCIE_GEN5 for numel in numels]
     if not own_stream:
         return sum(ways)
-    means = _means(shape, stage, setting, NCCL)
+    means = _means(stage, job, NCCL)
     arrived = 0.0
     for at, way in zip(means, ways, strict=True):  # copied one after the other
         arrived = max(arrived, at) + way
     return arrived - means[-1]
 
 
-def _backward(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> float:
-    return _means(shape, stage, setting, schedule)[-1]
+def _backward(stage: str, job: Job, schedule: Schedule) -> float:
+    return _means(stage, job, schedule)[-1]
 
 
-def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule) -> list[float]:
+def _means(stage: str, job: Job, schedule: Schedule) -> list[float]:
     """When each unit's mean gradient is ready, from the start of backward; the root's comes last, at the end of it."""
-    again = RECOMPUTED[setting.checkpointing]
-    half = ((2 + again) * block_seconds(shape, setting) + attention_seconds(shape, setting) / 2) / 2
-    gather = gather_seconds(shape.block_params, setting) if stage == "zero3" else 0.0
-    now = gather_seconds(shape.root_params, setting) if stage == "zero3" else 0.0
+    again = RECOMPUTED[job.checkpointing]
+    half = ((2 + again) * block_seconds(job) + attention_seconds(job) / 2) / 2
+    gather = gather_seconds(job.shape.block_params, job) if stage == "zero3" else 0.0
+    now = gather_seconds(job.shape.root_params, job) if stage == "zero3" else 0.0
     link = _Link(schedule.own_groups)
     link.gather(now, gather)
-    now += 2 * head_seconds(shape, setting)
+    now += 2 * head_seconds(job)
     means = []
-    for left in reversed(range(shape.depth)):  # units still to come after this one, except the root
+    for left in reversed(range(job.shape.depth)):  # units still to come after this one, except the root
         now = max(now, link.gathered)
         if left and not schedule.gathers_at_half:
             link.gather(now, gather)
@@ -159,6 +156,6 @@ def _means(shape: Architecture, stage: str, setting: Setting, schedule: Schedule
             link.gather(now, gather)
         now = max(now + half, link.reduced)
         means.append(now)  # the previous unit's, whose reduction is waited for here
-        link.reduce(now, reduce_seconds(stage, shape.block_params, setting))
+        link.reduce(now, reduce_seconds(stage, job.shape.block_params, job))
     last = max(now, link.reduced)
-    return [*means[1:], last, last + reduce_seconds(stage, shape.root_params, setting)]
+    return [*means[1:], last, last + reduce_seconds(stage, job.shape.root_params, job)]

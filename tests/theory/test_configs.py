@@ -9,7 +9,7 @@ import torch
 from zerolab import Cluster, catalog, models, simulate, theory
 from zerolab.simulation import architectures
 from zerolab.theory.activations import CHECKPOINTING, kept_by_a_block
-from zerolab.theory.configs import as_json, settings
+from zerolab.theory.configs import settings
 
 
 def test_a_stage_or_a_checkpointing_that_is_none_is_told():
@@ -148,7 +148,7 @@ def run_deepspeed(text, rank_batches):
 def test_deepspeed_trains_with_the_configuration_that_the_planner_gives(cluster, require, stage, precision, options):
     require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
     batches = [models.batches("gpt-tiny", 2, rank, 1)[0] for rank in range(2)]
-    text = as_json(settings(stage, precision, 4, **options)["deepspeed"])
+    text = json.dumps(settings(stage, precision, 4, **options)["deepspeed"])
     number = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}[stage]
     expected = (number, precision == "bf16", 4, options.get("micro_batches", 1))
     assert cluster.run(run_deepspeed, text, batches) == [expected] * 2

@@ -10,7 +10,8 @@ from zerolab import catalog, theory
 from zerolab.simulation import architectures
 from zerolab.simulation.fit import fit
 from zerolab.simulation.run import simulate
-from zerolab.theory.moments import Job, moments, peak
+from zerolab.theory.job import Job
+from zerolab.theory.moments import moments, peak
 
 GPT = catalog.Architecture("a test's", "gpt", 512, 8, 4, 64, 100, "a test")
 ROOT_IS = {

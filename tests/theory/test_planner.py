@@ -267,7 +267,7 @@ def test_a_no_names_the_number_that_is_missing():
             "memory is 80: it is in bytes, at least a million .80 GB is 80e9, 80 GiB is 80",
         ),
         ({"world_size": 8, "memory": float("nan")}, "memory is nan"),
-        ({"world_size": 8, "memory": 1e8}, "memory is 100000000.0 bytes, and CUDA takes 536,870,912 of a GPU's"),
+        ({"world_size": 8, "memory": 1e8}, r"the memory is 0\.1 GB, and CUDA itself takes 0\.537 GB of it"),
         ({"world_size": 8, "offload": "no"}, "unknown offload 'no': choose one of False, True"),
         ({"world_size": 8, "micro_batches": 0}, "number of micro-batches is 0"),
         ({"world_size": 8, "rows": 0}, "number of rows is 0"),

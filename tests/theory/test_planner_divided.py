@@ -9,7 +9,8 @@ from zerolab import catalog, theory
 from zerolab.simulation import architectures
 from zerolab.simulation.fit import fit
 from zerolab.theory import parallel, settings
-from zerolab.theory.moments import Job, moments
+from zerolab.theory.job import Job
+from zerolab.theory.moments import moments
 from zerolab.theory.parallel import Run, one_pass
 
 RATE = 450e9  # a ring's, wherever the GPUs are

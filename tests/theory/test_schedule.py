@@ -3,14 +3,14 @@
 from dataclasses import replace
 
 import pytest
-from schedule_table import BEGIN, END, END_OF_OFFLOAD, OFFLOAD, PAGE, offload, page, setting
+from schedule_table import BEGIN, END, END_OF_OFFLOAD, OFFLOAD, PAGE, job, offload, page
 from step_schedule import FSDP2, GLOO, NCCL, PCIE_GEN5, SCHEDULES, offload_seconds, seconds
 
 from zerolab import catalog
 from zerolab.theory.seconds import attention_seconds, block_seconds, gather_seconds, head_seconds, reduce_seconds
 
 SHAPE = catalog.architecture("llama-7b")
-FAST, SLOW = setting(8), setting(1)
+FAST, SLOW = job(8), job(1)
 STAGES = ["ddp", "zero1", "zero2", "zero3"]
 
 
@@ -27,15 +27,15 @@ def test_where_the_link_keeps_up_an_update_waits_for_what_the_last_reductions_le
     root, block = (4 * numel / 8 / PCIE_GEN5 for numel in (SHAPE.root_params, SHAPE.block_params))
     left = 2 * block - sum(reduce_seconds("zero2", numel, FAST) for numel in (SHAPE.block_params, SHAPE.root_params))
     assert left > 0
-    assert offload_seconds(SHAPE, "zero2", FAST, own_stream=True) == pytest.approx(root + left)
+    assert offload_seconds("zero2", FAST, own_stream=True) == pytest.approx(root + left)
     whole = 4 * (SHAPE.depth * SHAPE.block_params + SHAPE.root_params) / 8 / PCIE_GEN5
-    assert offload_seconds(SHAPE, "zero2", FAST, own_stream=False) == pytest.approx(whole)
+    assert offload_seconds("zero2", FAST, own_stream=False) == pytest.approx(whole)
 
 
 @pytest.mark.parametrize("place", [FAST, SLOW], ids=["one node", "eight nodes"])
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stream_of_its_own_never_makes_an_update_wait_longer_and_always_for_the_root(stage, place):
-    own, after = (offload_seconds(SHAPE, stage, place, own_stream=own_stream) for own_stream in (True, False))
+    own, after = (offload_seconds(stage, place, own_stream=own_stream) for own_stream in (True, False))
     assert 4 * SHAPE.root_params / 8 / PCIE_GEN5 * (1 - 1e-12) <= own <= after
 
 
@@ -47,25 +47,23 @@ def test_on_eight_gpus_the_shards_of_every_published_model_begin_at_addresses_of
 
 
 def test_where_every_reduction_is_hidden_ddp_waits_for_the_roots_alone():
-    computing = SHAPE.depth * (3 * block_seconds(SHAPE, FAST) + attention_seconds(SHAPE, FAST) / 2)
-    computing += 3 * head_seconds(SHAPE, FAST) + reduce_seconds(
-        "ddp", SHAPE.block_params, FAST
-    )  # the last block's, too
+    computing = SHAPE.depth * (3 * block_seconds(FAST) + attention_seconds(FAST) / 2)
+    computing += 3 * head_seconds(FAST) + reduce_seconds("ddp", SHAPE.block_params, FAST)  # the last block's, too
     wanted = computing + reduce_seconds("ddp", SHAPE.root_params, FAST)
-    assert seconds(SHAPE, "ddp", FAST, NCCL) == pytest.approx(wanted)
+    assert seconds("ddp", FAST, NCCL) == pytest.approx(wanted)
 
 
 def test_where_sending_is_the_longer_half_a_units_backward_is_won_for_each_unit_but_the_first():
-    half = block_seconds(SHAPE, SLOW) + attention_seconds(SHAPE, SLOW) / 4
-    early, late = seconds(SHAPE, "zero2", SLOW, GLOO), seconds(SHAPE, "zero2", SLOW, replace(GLOO, waits_at_half=False))
+    half = block_seconds(SLOW) + attention_seconds(SLOW) / 4
+    early, late = seconds("zero2", SLOW, GLOO), seconds("zero2", SLOW, replace(GLOO, waits_at_half=False))
     assert early - late == pytest.approx((SHAPE.depth - 1) * half)
 
 
 def test_parameters_that_are_waited_for_where_they_are_used_arrive_while_units_compute():
-    gather, block = gather_seconds(SHAPE.block_params, FAST), block_seconds(SHAPE, FAST)
+    gather, block = gather_seconds(SHAPE.block_params, FAST), block_seconds(FAST)
     assert gather < block
-    at_once = seconds(SHAPE, "zero1", FAST, replace(NCCL, publishes_when_used=False))
-    assert at_once - seconds(SHAPE, "zero1", FAST, NCCL) == pytest.approx((SHAPE.depth - 1) * gather)
+    at_once = seconds("zero1", FAST, replace(NCCL, publishes_when_used=False))
+    assert at_once - seconds("zero1", FAST, NCCL) == pytest.approx((SHAPE.depth - 1) * gather)
 
 
 @pytest.mark.parametrize("place", [FAST, SLOW], ids=["one node", "eight nodes"])
@@ -73,16 +71,16 @@ def test_parameters_that_are_waited_for_where_they_are_used_arrive_while_units_c
 def test_the_schedule_over_nccl_is_never_longer_than_that_over_gloo_nor_by_more_than_one_gather_than_fsdp2s(
     stage, place
 ):
-    ours = seconds(SHAPE, stage, place, NCCL)
-    assert ours <= seconds(SHAPE, stage, place, GLOO) * (1 + 1e-12)
-    assert ours - seconds(SHAPE, stage, place, FSDP2) <= gather_seconds(SHAPE.block_params, place)
+    ours = seconds(stage, place, NCCL)
+    assert ours <= seconds(stage, place, GLOO) * (1 + 1e-12)
+    assert ours - seconds(stage, place, FSDP2) <= gather_seconds(SHAPE.block_params, place)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_no_schedule_is_shorter_than_computing_or_than_sending(schedule):
     for stage in STAGES:
         for place in (FAST, SLOW):
-            computing = SHAPE.depth * 3 * block_seconds(SHAPE, place) + 3 * head_seconds(SHAPE, place)
+            computing = SHAPE.depth * 3 * block_seconds(place) + 3 * head_seconds(place)
             sending = SHAPE.depth * reduce_seconds(stage, SHAPE.block_params, place)
             sending += 2 * SHAPE.depth * gather_seconds(SHAPE.block_params, place) * (stage == "zero3")
-            assert seconds(SHAPE, stage, place, SCHEDULES[schedule]) > max(computing, sending)
+            assert seconds(stage, place, SCHEDULES[schedule]) > max(computing, sending)

@@ -7,24 +7,25 @@ import pytest
 from zerolab import catalog
 from zerolab.theory import parallel, seconds
 from zerolab.theory.activations import CHECKPOINTING
+from zerolab.theory.job import Job
 from zerolab.theory.parallel import Run
-from zerolab.theory.seconds import FITTED, Constants, Setting, matrix_params, quoted_flops, step
+from zerolab.theory.seconds import FITTED, Constants, matrix_params, quoted_flops, step
 
 NDR = catalog.link("infiniband-ndr")
 LLAMA3 = catalog.architecture("llama3-8b")
 
 
-def setting(gpus=8, gpu="h100", **more):
-    return Setting(catalog.gpu(gpu), gpus, NDR, **more)
+def job(shape=LLAMA3, gpus=8, gpu="h100", precision="bf16", rows=1, **more):
+    return Job(shape, gpus, precision, rows, shape.context, gpu=catalog.gpu(gpu), **more)
 
 
 def test_attention_counts_as_quoted_utilisations_count_it():
     """torchtitan: Llama 3.1 8B, 16,384 tokens a GPU of H100 in 2.84 s, "33 %": 6 operations a parameter say 2.42 s."""
-    quoted = step(LLAMA3, "zero3", setting(rows=2, utilisation=0.33)).total
+    quoted = step(job(rows=2, utilisation=0.33), "zero3").total
     assert quoted == pytest.approx(16384 / 5762, rel=0.03)
-    assert quoted_flops(LLAMA3) / (6 * matrix_params(LLAMA3)) == pytest.approx(1.29, abs=0.01)
+    assert quoted_flops(LLAMA3, 8192) / (6 * matrix_params(LLAMA3)) == pytest.approx(1.29, abs=0.01)
     gpt2 = catalog.architecture("gpt2")
-    assert quoted_flops(gpt2) / (6 * matrix_params(gpt2)) == pytest.approx(1.15, abs=0.01)
+    assert quoted_flops(gpt2, 1024) / (6 * matrix_params(gpt2)) == pytest.approx(1.15, abs=0.01)
 
 
 def test_what_is_looked_up_is_not_multiplied_and_a_tied_output_is():
@@ -34,30 +35,30 @@ def test_what_is_looked_up_is_not_multiplied_and_a_tied_output_is():
     assert matrix_params(LLAMA3) == LLAMA3.num_params - 128256 * 4096 - 4096
 
 
-def test_a_step_is_its_matrices_its_attention_what_is_moved_and_the_update():
+def test_a_step_is_its_matrices_its_attention_what_is_moved_and_the_update(monkeypatch):
     """One GPU, no network: every second by hand."""
     shape, box = catalog.architecture("gpt2"), catalog.gpu("a100")
     ideal = Constants(a100=1.0, eager=0.0, fused=0.0, contention=0.0, straggling=0.0)
-    found = step(shape, "ddp", setting(1, "a100", constants=ideal))
+    monkeypatch.setattr(seconds, "FITTED", ideal)
+    found = step(job(shape, 1, "a100"), "ddp")
     attention = 12 * 12 * 768 * 1024 / 2 * 7 / 6 / seconds.ATTENTION_PART["a100"]
     assert found.computing == pytest.approx(1024 * (6 * matrix_params(shape) + attention) / 312e12)
     assert found.updating == pytest.approx(40 * shape.num_params / box.memory_bytes_per_second)
     assert (found.sending, found.waiting, found.straggling) == (0, 0, 0)
-    moved = step(shape, "ddp", setting(1, "a100", constants=replace(ideal, eager=3.0))).computing - found.computing
+    monkeypatch.setattr(seconds, "FITTED", replace(ideal, eager=3.0))
+    moved = step(job(shape, 1, "a100"), "ddp").computing - found.computing
     kept = 12 * 17 * 768 + 2 * 50257
     assert moved == pytest.approx(3 * 2 * kept * 1024 / box.memory_bytes_per_second)
 
 
 def test_what_is_recomputed_is_forward_once_more():
-    none, half, full = (
-        step(LLAMA3, "zero3", setting(checkpointing=how)).computing for how in ("none", "selective", "block")
-    )
+    none, half, full = (step(job(checkpointing=how), "zero3").computing for how in ("none", "selective", "block"))
     assert full - half == pytest.approx(half - none)
     assert 1.25 < full / none < 1.34
 
 
 def test_sending_that_fits_beside_computing_costs_its_contention_and_the_ends():
-    large, small = (step(LLAMA3, "zero3", setting(64, rows=rows)) for rows in (4, 1))
+    large, small = (step(job(gpus=64, rows=rows), "zero3") for rows in (4, 1))
     assert large.sending == small.sending
     assert large.waiting == pytest.approx(small.waiting)  # all of the blocks' is hidden in both
     assert FITTED.contention * large.sending < large.waiting < 0.5 * large.sending
@@ -65,7 +66,7 @@ def test_sending_that_fits_beside_computing_costs_its_contention_and_the_ends():
 
 def test_what_does_not_fit_beside_computing_is_waited_for():
     slow = replace(NDR, bytes_per_second=1e8)
-    found = step(catalog.architecture("gpt2"), "zero3", replace(setting(16), network=slow))
+    found = step(job(catalog.architecture("gpt2"), 16, network=slow), "zero3")
     assert found.waiting > found.sending - found.computing
 
 
@@ -75,13 +76,11 @@ def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
 
     few, many = (
         next(
-            run
-            for run in runs()
-            if (run.model.name, run.setting.gpu.name, run.setting.world_size) == ("mpt-7b", "h100", n)
+            run for run in runs() if (run.job.shape.name, run.job.gpu.name, run.job.world_size) == ("mpt-7b", "h100", n)
         )
         for n in (8, 512)
     )
-    few = next(run for run in runs() if run.model == many.model and run.setting == replace(many.setting, world_size=8))
+    few = next(run for run in runs() if run.job == replace(many.job, world_size=8))
     published = many.seconds / few.seconds - 1
     assert published == pytest.approx(0.10, abs=0.01)
     assert many.predicted_seconds / few.predicted_seconds - 1 == pytest.approx(published, abs=0.05)
@@ -90,35 +89,42 @@ def test_a_step_grows_with_the_nodes_as_mosaicml_published_it():
 @pytest.mark.parametrize("checkpointing", CHECKPOINTING)
 def test_what_ranks_exchange_takes_as_long_as_what_the_form_says_that_they_send(checkpointing):
     rate = 1e9
-    plain = setting(8, checkpointing=checkpointing, link=catalog.Link("a test's", rate, 0.0, "a test"))
+    plain = job(checkpointing=checkpointing, bandwidth=rate)
     run = Run(LLAMA3, 8, length=LLAMA3.context, checkpointing=checkpointing)
-    exchanged = sum(seconds.exchange_seconds(LLAMA3, replace(plain, tensor=8)))
+    exchanged = sum(seconds.exchange_seconds(replace(plain, tensor=8)))
     assert LLAMA3.depth * exchanged * rate == pytest.approx(parallel.tensor(run, 8).sent["node"])
-    ring, without = (step(LLAMA3, "zero3", replace(plain, context=ranks)).sending for ranks in (8, 1))
+    ring, without = (step(replace(plain, context=ranks), "zero3").sending for ranks in (8, 1))
     assert (ring - without) * rate == pytest.approx(parallel.context(run, 8).sent["context"])
 
 
 def test_with_the_optimizer_in_main_memory_fsdp2_copies_its_fp32_shards_for_each_gather():
     shape = catalog.architecture("llama3-70b")
-    there = setting(16, offload=True, checkpointing="block")
+    there = job(shape, 16, offload=True, checkpointing="block")
 
     def copied(stage, **more):
         """Bytes for each parameter that a rank owns."""
-        updating = step(shape, stage, replace(there, **more)).updating
+        updating = step(replace(there, **more), stage).updating
         return updating * seconds.HOST_BYTES_PER_SECOND * 16 / shape.num_params
 
     assert copied("zero3") == copied("zero2") == pytest.approx(4)
     assert copied("zero3", scheme="fsdp2") == pytest.approx(12)
-    assert step(shape, "zero3", replace(there, scheme="fsdp2")).updating == pytest.approx(1.654, abs=0.001)
+    assert step(replace(there, scheme="fsdp2"), "zero3").updating == pytest.approx(1.654, abs=0.001)
     assert copied("zero2", scheme="fsdp2") == pytest.approx(8)
-    assert copied("zero3", scheme="fsdp2", second_shard=True) == pytest.approx(8)  # backward gathers from the GPU
+    assert copied("zero3", scheme="fsdp2", sharding="hpz") == pytest.approx(8)  # backward gathers from the GPU
     assert copied("zero3", scheme="fsdp2", micro_batches=3) == pytest.approx(36)
+
+
+def test_shorter_rows_than_the_model_takes_leave_its_positions_to_be_updated():
+    """It updated a table of positions that was as short as the rows."""
+    gpt2 = catalog.architecture("gpt2")
+    whole, shorter = (step(replace(job(gpt2), length=length), "ddp") for length in (1024, 512))
+    assert shorter.updating == whole.updating
 
 
 def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
     shape = catalog.architecture("llama2-7b")
     slow = replace(NDR, bytes_per_second=6.25e9)
-    full, hybrid = (step(shape, "zero3", replace(setting(128, hybrid=how), network=slow)) for how in (False, True))
+    full, hybrid = (step(job(shape, 128, sharding=how, network=slow), "zero3") for how in ("full", "hybrid"))
     assert hybrid.sending < full.sending
 
 
@@ -134,6 +140,6 @@ def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
         ({"utilisation": 1.5}, r"the utilisation is 1\.5"),
     ],
 )
-def test_a_setting_that_cannot_be_is_refused(wrong, message):
+def test_a_job_that_cannot_be_is_refused(wrong, message):
     with pytest.raises(ValueError, match=message):
-        setting(**wrong)
+        job(**wrong)

@@ -12,21 +12,24 @@ from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeWork
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.utils._python_dispatch import _disable_current_modes
 
+from zerolab.engines import ENGINES
 from zerolab.recording.patches import replace
 from zerolab.runtime.observers import Call, Observer, watching
 from zerolab.simulation.costs import Meter
 from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
+
+SIMULATED = ("fsdp2", "hsdp")
+"""The other systems that run on a fake rank; and muon-rows, which is made of FSDP2."""
 
 
 @contextmanager
 def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Shapes]:
     """Makes this process one rank of a group that does not exist; all tensors made here are shapes without memory.
 
-    With `on_gpu`, torch does what it does on a GPU, where that differs.
-
-    Raises:
-        RuntimeError: this process belongs to a process group already.
+    With `on_gpu`, torch does what it does on a GPU, where that differs. Raises RuntimeError in a process group.
     """
     if dist.is_initialized():
         raise RuntimeError("this process is in a process group already: simulate from the notebook, not on its ranks")
@@ -85,3 +88,28 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
         shapes.meter = meter
         stack.callback(setattr, shapes, "meter", None)
         yield
+
+
+def engine_of(stage: str, gpus_per_node: int) -> type[Any]:
+    """The engine's class, to be used where all tensors are shapes; under hsdp each node is a replica."""
+    engine = ENGINES[stage]
+    if stage not in (*SIMULATED, "muon-rows"):
+        return engine
+    from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+    class OnShapes(engine):  # type: ignore[misc,valid-type]  # a base that is chosen while the program runs
+        def mesh(self, device: str) -> DeviceMesh:  # what is made on the CPU has no memory here
+            with _disable_current_modes():  # a mesh reads its ranks' numbers
+                if stage == "hsdp":
+                    nodes = self.world_size // gpus_per_node
+                    return init_device_mesh("cpu", (nodes, gpus_per_node), mesh_dim_names=("replicate", "shard"))
+                mesh: DeviceMesh = super().mesh("cpu")
+                return mesh
+
+        def training_step(self, *arguments: Any) -> Any:
+            # FSDP2 refuses to train parameters that were never given memory; here none are.
+            with replace(FSDPParamGroup, "_validate_no_meta_params", lambda *_: None):
+                return super().training_step(*arguments)
+
+    OnShapes.__name__ = engine.__name__
+    return OnShapes

@@ -9,10 +9,12 @@ torch's allocator only in `Fit.reserved`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from zerolab import catalog, theory
+from zerolab.catalog import Gpu
 from zerolab.engines.engine import LossFunction
 from zerolab.names import check_count, check_known, stage_names
 from zerolab.simulation import own
@@ -21,7 +23,7 @@ from zerolab.simulation.costs import Hardware
 from zerolab.simulation.found import Fit
 from zerolab.simulation.needs import STAGES, Cell, Question, check_options, has_nodes, name_of, options_of
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.planner import LEAST
+from zerolab.theory.planner import usable
 
 
 def fit(
@@ -47,69 +49,56 @@ def fit(
 ) -> Fit:
     """Says what your own model needs of each GPU before it runs, under every stage and checkpointing.
 
-    The model is built and trained for two steps of AdamW on shapes, by the code that would really train it; no weight
-    takes memory, nothing is downloaded, and no GPU is needed.
+    Two steps of AdamW run, by the code that would really train it, on shapes: no memory, download or GPU is needed.
 
     Args:
-        model: a function that makes the model, a module, "train.py:make_model", or the path of a Hugging Face
-            configuration.
+        model: a function that makes it, a module, "train.py:make_model", or a Hugging Face configuration's path.
         world_size: number of GPUs, one rank each.
-        inputs: one rank's batch as the model takes it: a tensor, or a mapping, whose tensors become keywords. Only
-            shapes count. None stands for int64 tokens [rows, length].
+        inputs: one rank's batch, a tensor or a mapping of keywords, as shapes; None: int64 tokens [rows, length].
         targets: what `loss_fn` compares the outputs with.
-        loss_fn: a function of outputs and targets that returns a scalar. None takes the loss that the model returns,
-            cross-entropy for logits of tokens, or squared error.
+        loss_fn: of outputs and targets, a scalar; None: the model's own, cross-entropy of tokens, or squared error.
         rows: sequences per rank, the first dimension of the batch; None takes that of `inputs`, or 1.
-        length: tokens per sequence, if there are any; None takes that of `inputs`, or the configuration's, at most
-            2048.
+        length: tokens per sequence, if any; None takes that of `inputs`, or the configuration's, at most 2048.
         stages: of ddp, zero1, zero2, zero3, fsdp2, hsdp; None takes all, hsdp where there are several nodes.
         precision: "fp32", "bf16" or "fp16"; several joined by commas, or a sequence.
-        checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy as torch's
-            `create_selective_checkpoint_contexts` takes it, a mapping from names of blocks to these, or a list of such.
+        checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy for torch's
+            `create_selective_checkpoint_contexts`, a mapping from names of blocks to these, or a list of such.
         units: the blocks, which travel as one: a class by its name, or names of modules; None finds them.
         micro_batches: how many add up to a step.
         gpu: a name of `catalog.GPUS`.
         memory: bytes of one GPU, in place of the catalog's, CUDA's own included (80 GB is 80e9).
         network: a name of `catalog.LINKS`, between nodes; for the seconds.
         gpus_per_node: the ranks that hsdp shards among, each node being a replica; and for the seconds.
-        options: of the engines, such as {"reshard_after_forward": False}, but not `offload`: see `Fit.offload`. Of all
-            stages those that do not have one are left out.
+        options: of the engines, such as {"reshard_after_forward": False}, but not `offload` (see `Fit.offload`); of all
+            stages those without one are left out.
         progress: called with a sentence as each row begins.
 
-    Raises:
-        ValueError: an unknown name (with the nearest), one given twice, a precision that the GPU does not have, a file,
-            function or configuration that cannot be used, a model that cannot be built without values, counts below 1,
-            a length of rows that have no tokens.
-        TypeError: a function that needs arguments, or does not return a module.
-        ImportError: a configuration, and transformers is not installed.
-        RuntimeError: the model's forward fails with this batch.
+    Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for a function that needs
+    arguments or returns no module; ImportError without transformers; RuntimeError where the forward fails.
     """
-    device = catalog.gpu(gpu)
+    device, options = catalog.gpu(gpu), options or {}
     world_size, gpus_per_node = check_count("world size", world_size), check_count("gpus_per_node", gpus_per_node)
+    possible = [stage for stage in STAGES if stage != "hsdp" or has_nodes(world_size, gpus_per_node)]
+    cases = _cases(_stages(stages, possible, options), precision, checkpointing, device)
+    hardware = Hardware(device, catalog.link(network), gpus_per_node)
+    asked, room = own.own(model, inputs, targets), usable(device.memory_bytes if memory is None else memory)
+    loss_fn = loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0)
+    question = Question(asked, [], world_size, rows, length, hardware, room, loss_fn, micro_batches, options)
+    question = replace(question, units=own.blocks_of(question.model(), units))
+    return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
+
+
+def _cases(
+    stages: list[str], precision: str | Sequence[str], checkpointing: Any, device: Gpu
+) -> list[tuple[str, str, Any]]:
+    """Each stage with each precision and checkpointing. Raises ValueError for one that is unknown, or named twice."""
     precisions = stage_names(precision, theory.BYTES_PER_PARAMETER, "precision")
     for each in precisions:
-        theory.state_bytes("ddp", 1, 1, each)  # only to refuse unknown names
+        check_known("precision", each, theory.BYTES_PER_PARAMETER)
         device.rate(each)
-    policies: list[Any] = list(checkpointing) if isinstance(checkpointing, (list, tuple)) else [checkpointing]
+    policies = checkpointing if isinstance(checkpointing, (list, tuple)) else [checkpointing]
     stage_names([name_of(policy) for policy in policies], CHECKPOINTING, "checkpointing")  # rows go by these names
-    several = has_nodes(world_size, gpus_per_node)
-    chosen = _stages(stages, [stage for stage in STAGES if several or stage != "hsdp"], options or {})
-    asked = own.own(model, inputs, targets)
-    question = Question(
-        asked,
-        [],
-        world_size,
-        None if rows is None else check_count("number of rows", rows),
-        None if length is None else check_count("length", length),
-        Hardware(device, catalog.link(network), gpus_per_node),
-        _usable(device.memory_bytes if memory is None else memory),
-        loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0),
-        check_count("number of micro-batches", micro_batches),
-        options or {},
-    )
-    question = question.but(units=own.blocks_of(question.model(), units))
-    cases = [(stage, each, policy) for each in precisions for stage in chosen for policy in policies]
-    return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
+    return [(stage, each, policy) for each in precisions for stage in stages for policy in policies]
 
 
 def _answers(
@@ -132,29 +121,16 @@ def _answers(
     return cells, list(dict.fromkeys(notes))
 
 
-def _usable(memory: float) -> float:
-    """What CUDA leaves of a GPU's memory. Raises ValueError for bytes that no GPU has."""
-    if not memory >= LEAST:
-        raise ValueError(f"the memory is {memory!r}: it is in bytes, at least a million (80 GB is 80e9)")
-    if not memory > catalog.CONTEXT_BYTES:
-        raise ValueError(
-            f"the memory is {memory / 1e9:.3g} GB, and CUDA itself takes {catalog.CONTEXT_BYTES / 1e9:.3g} GB of it: "
-            "give all that the GPU has"
-        )
-    return memory - catalog.CONTEXT_BYTES
-
-
 def _stages(stages: str | Sequence[str] | None, possible: list[str], options: Mapping[str, Any]) -> list[str]:
     """The stages that were named, or of all that are possible those that have the options."""
-    if stages is not None:
-        chosen = stage_names(stages, STAGES)
-        for stage in chosen:
-            check_known("stage", stage, STAGES)
-            check_options(f"option of {stage}", options, options_of(stage))
-        return chosen
-    chosen = [stage for stage in possible if set(options) <= {*options_of(stage)}]
-    if not chosen:
-        known = sorted({option for stage in STAGES for option in options_of(stage)})
-        check_options("option", options, known)
-        raise ValueError(f"no stage has all of {', '.join(options)}: give fewer options")
+    if stages is None:
+        having = [stage for stage in possible if set(options) <= {*options_of(stage)}]
+        if not having:
+            check_options("option", options, sorted({option for stage in STAGES for option in options_of(stage)}))
+            raise ValueError(f"no stage has all of {', '.join(options)}: give fewer options")
+        return having
+    chosen = stage_names(stages, STAGES)
+    for stage in chosen:
+        check_known("stage", stage, STAGES)
+        check_options(f"option of {stage}", options, options_of(stage))
     return chosen

@@ -1,24 +1,27 @@
 """What `fit` found: a table of what each stage needs, and what follows from it."""
 
-from __future__ import annotations
-
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zerolab import theory
 from zerolab.names import check_count, check_known
 from zerolab.recording.events import count as counted
 from zerolab.simulation import own
-from zerolab.simulation.fsdp2 import SIMULATED
-from zerolab.simulation.needs import TERMS, Cell, Question, check_options, effort, in_words, name_of, options_of, row_of
+from zerolab.simulation.fake import SIMULATED
+from zerolab.simulation.needs import SIZES, Cell, Question, check_options, effort, in_words, name_of, options_of, row_of
 from zerolab.tables import Table, Value
 from zerolab.theory import forms, systems
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.configs import settings
 
+Row = str | None
+"""A stage, checkpointing or precision of the table; None takes any."""
 MOST = 2**20  # rows or tokens; no greater answer is looked for
+POWERS = tuple(1 << power for power in range(21))
 DIVIDED = ("zero3", *SIMULATED)  # stages of whose parameters a rank keeps a part
-GPUS = tuple(1 << power for power in range(13))
+GPUS = POWERS[:13]
 
 
 class Fit(Table):
@@ -38,8 +41,7 @@ class Fit(Table):
             row_of(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1)
             for cell in cells
         ]
-        sizes = [*TERMS, "needs", "lacks"]
-        super().__init__(rows, "\n".join([self._title(), *self.notes]), times=True, sizes=sizes)
+        super().__init__(rows, "\n".join([self._title(), *self.notes]), times=True, sizes=SIZES)
 
     @property
     def fitting(self) -> list[Cell]:
@@ -69,12 +71,13 @@ class Fit(Table):
         """
         rows: list[dict[str, Value]] = []
         for cell in self.cells:
-            as_it_is, expandable = cell.reserved or (None, None)
+            found = [allocator.peak_reserved for allocator in cell.seen.get("allocators", ())]
+            as_it_is, expandable = found or (None, None)
             row = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.checkpointing}
             rows.append(row | {"needs": cell.needs, "reserved": as_it_is, "in expandable segments": expandable})
         return Table(rows, self._title(), sizes=["needs", "reserved", "in expandable segments"])
 
-    def cell(self, stage: str | None = None, checkpointing: str | None = None, precision: str | None = None) -> Cell:
+    def cell(self, stage: Row = None, checkpointing: Row = None, precision: Row = None) -> Cell:
         """One row as it was simulated; by default the first that fits, or the one that needs least.
 
         Raises ValueError for a stage, checkpointing or precision that the table does not have, or not together.
@@ -88,12 +91,7 @@ class Fit(Table):
         return fitting[0] if fitting else min(chosen, key=lambda cell: cell.needs)
 
     def over(
-        self,
-        name: str,
-        values: Iterable[Any],
-        stage: str | None = None,
-        checkpointing: str | None = None,
-        precision: str | None = None,
+        self, name: str, values: Iterable[Any], stage: Row = None, checkpointing: Row = None, precision: Row = None
     ) -> Table:
         """The same row with something changed: one row for each value.
 
@@ -108,15 +106,9 @@ class Fit(Table):
         chosen = self.cell(stage, checkpointing, precision)
         cells = [(value, self._changed(chosen, name, value)) for value in values]
         rows = [{name: name_of(value)} | row_of(cell, self.usable, None, several=False) for value, cell in cells]
-        return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=[*TERMS, "needs", "lacks"])
+        return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=SIZES)
 
-    def most(
-        self,
-        name: str = "rows",
-        stage: str | None = None,
-        checkpointing: str | None = None,
-        precision: str | None = None,
-    ) -> int:
+    def most(self, name: str = "rows", stage: Row = None, checkpointing: Row = None, precision: Row = None) -> int:
         """The most "rows" per rank, or the greatest "length" of a row, that fits, up to 2**20; 0 if not even one does.
 
         Raises ValueError for another name, a length of rows without tokens, or if the model could not be run as shapes.
@@ -130,23 +122,17 @@ class Fit(Table):
     def _most(self, chosen: Cell, name: str, **same: Any) -> int:
         """The greatest value that fits, where all that is in `same` is changed with it."""
 
-        def fits(value: int) -> bool:
-            return self._fits(self._changed(chosen, name, value, **same))
+        def fails(value: int) -> bool:
+            return not self._fits(self._changed(chosen, name, value, **same))
 
-        high = 1
-        while fits(high):
-            if high >= MOST:
-                return MOST
-            high *= 2
+        # Twice as many as fitted, until they do not; then in between.
+        high = next((power for power in POWERS if fails(power)), None)
+        if high is None:
+            return MOST
         low = high // 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if fits(middle) else (low, middle)
-        return low
+        return low + bisect_left(range(low + 1, high), True, key=fails)
 
-    def least_gpus(
-        self, stage: str | None = None, checkpointing: str | None = None, precision: str | None = None
-    ) -> int | None:
+    def least_gpus(self, stage: Row = None, checkpointing: Row = None, precision: Row = None) -> int | None:
         """The fewest GPUs on which it fits with the same rows per rank: a power of two, under hsdp of whole nodes.
 
         None if 4096 GPUs do not help, or 4096 nodes.
@@ -170,7 +156,7 @@ class Fit(Table):
                 return None
         return None
 
-    def units(self, stage: str | None = None, precision: str | None = None) -> Table:
+    def units(self, stage: Row = None, precision: Row = None) -> Table:
         """What each unit holds: parameters, whole and one rank's; and what its forward keeps, by checkpointing."""
         first = self.cell(stage, precision=precision)
         alike = [c for c in self.cells if (c.stage, c.precision) == (first.stage, first.precision)]
@@ -183,13 +169,7 @@ class Fit(Table):
             rows.append({"unit": flat.name, "whole": flat.numel * word, "one rank's": ones, **kept})
         return Table(rows, f"bytes of each unit under {first.stage} in {first.precision}", sizes=list(rows[0])[1:])
 
-    def modules(
-        self,
-        count: int = 10,
-        stage: str | None = None,
-        checkpointing: str | None = None,
-        precision: str | None = None,
-    ) -> Table:
+    def modules(self, count: int = 10, stage: Row = None, checkpointing: Row = None, precision: Row = None) -> Table:
         """The modules whose forward keeps the most activations for backward, innermost modules first."""
         count, cell = check_count("number of modules", count), self.cell(stage, checkpointing, precision)
         kept: dict[str, int] = cell.seen["kept"]
@@ -218,12 +198,7 @@ class Fit(Table):
         return Table(rows, title, sizes=["needs", "with offload", "saves", "in main memory"])
 
     def settings(
-        self,
-        stage: str | None = None,
-        checkpointing: str | None = None,
-        precision: str | None = None,
-        *,
-        offload: bool = False,
+        self, stage: Row = None, checkpointing: Row = None, precision: Row = None, *, offload: bool = False
     ) -> dict[str, Any]:
         """The same in FSDP2, Accelerate, DeepSpeed and Megatron to paste, as `theory.settings` returns it."""
         cell, question = self.cell(stage, checkpointing, precision), self.question
@@ -254,18 +229,21 @@ class Fit(Table):
         return found
 
     def _changed(self, cell: Cell, name: str, value: Any, **same: Any) -> Cell:
-        question, precision, checkpointing = self.question, cell.precision, cell.policy
-        if name == "precision":
-            return question.cell(cell.stage, value, checkpointing)
-        if name == "checkpointing":
-            return question.cell(cell.stage, precision, value)
-        if name == "units":
-            return question.but(units=own.blocks_of(question.model(), value)).cell(cell.stage, precision, checkpointing)
-        if name in ("rows", "length", "world_size", "micro_batches"):
-            changed = {**same, name: check_count(name, value)}
-            return question.but(**changed).cell(cell.stage, precision, checkpointing)
-        check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
-        return question.but(options={**question.options, name: value}).cell(cell.stage, precision, checkpointing)
+        case: dict[str, Any] = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.policy}
+        changed: dict[str, Any] = {}
+        if name in ("precision", "checkpointing"):
+            case[name] = value
+            known = [each for each in self.cells if [each.stage, each.precision, each.policy] == [*case.values()]]
+            if known:
+                return known[0]
+        elif name == "units":
+            changed = {"units": own.blocks_of(self.question.model(), value)}
+        elif name in Question.COUNTS:
+            changed = {**same, name: value}
+        else:
+            check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
+            changed = {"options": {**self.question.options, name: value}}
+        return replace(self.question, **changed).cell(**case)
 
     def _fits(self, cell: Cell) -> bool:
         return cell.recording is not None and cell.needs <= self.usable

@@ -5,9 +5,9 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import nn
 
@@ -15,17 +15,15 @@ from zerolab import theory
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.names import check_known
+from zerolab.names import check_count, check_known
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
-from zerolab.runtime.waiting import waiting
 from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing, checkpoint_blocks
 from zerolab.simulation.costs import Hardware
-from zerolab.simulation.fake import world
-from zerolab.simulation.fsdp2 import SIMULATED
+from zerolab.simulation.fake import SIMULATED, world
 from zerolab.simulation.own import Own
-from zerolab.simulation.run import STEPS, Prepared, collecting_new_garbage_only, execute
+from zerolab.simulation.run import STEPS, Prepared, execute, executing
 from zerolab.theory import forms
 from zerolab.theory.allocator import Allocator
 
@@ -34,7 +32,7 @@ TERMS = ("parameters", "gathered", "gradients", "optimizer_state", "activations"
 """What a rank needs at the peak of a step: its own parameters and what it has gathered besides; gradients, including
 whole ones that a backward has just made; activations, logits included; buffers of collectives; the model's buffers
 and the batch; temporaries of the update."""
-
+SIZES = (*TERMS, "needs", "lacks")  # columns of bytes
 
 EFFORT = {"ddp": 0.0, "zero1": 0.1, "zero2": 0.2, "hsdp": 0.9, "fsdp2": 1.0, "zero3": 1.1}
 AGAIN = {"none": 0.0, "selective": 0.5, "block": 2.0}
@@ -56,24 +54,22 @@ class Cell:
 
     stage: str
     precision: str
-    checkpointing: str
-    terms: dict[str, int]
-    highest: str
-    seconds: float | None
-    recording: RankRecording | None
-    seen: dict[str, Any]
     policy: Checkpointing  # what `checkpointing` is the name of
+    terms: dict[str, int]
+    seen: dict[str, Any]
+    highest: str = "not run"
+    seconds: float | None = None
+    recording: RankRecording | None = None
+
+    @property
+    def checkpointing(self) -> str:
+        """The policy's name."""
+        return str(name_of(self.policy))
 
     @property
     def needs(self) -> int:
         """Bytes of the peak."""
         return sum(self.terms.values())
-
-    @property
-    def reserved(self) -> tuple[int, int] | None:
-        """Bytes that torch's allocator reserves for these steps, as it is and with expandable segments."""
-        found = self.seen.get("allocators")
-        return found and tuple(allocator.peak_reserved for allocator in found)
 
     @property
     def with_offload(self) -> int:
@@ -104,7 +100,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Question:
-    """What we ask about a model: everything but the stage, the precision and the checkpointing. Answers are kept."""
+    """What we ask about a model: everything but the stage, the precision and the checkpointing.
+
+    Raises ValueError for a count below 1.
+    """
 
     own: Own
     units: list[str]
@@ -116,7 +115,12 @@ class Question:
     loss_fn: LossFunction
     micro_batches: int
     options: Mapping[str, Any]
-    known: dict[Any, Cell] = field(default_factory=dict, compare=False)
+    COUNTS: ClassVar = ("world_size", "rows", "length", "micro_batches")
+
+    def __post_init__(self) -> None:
+        for name in self.COUNTS:
+            if (count := getattr(self, name)) is not None:
+                object.__setattr__(self, name, check_count(f"value of {name}", count))
 
     def cell(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
         """One simulated rank under this. Raises ValueError for anything that the stage cannot do with the model."""
@@ -125,19 +129,9 @@ class Question:
                 f"hsdp shards among the GPUs of a node, and {self.world_size} are not several nodes of "
                 f"{self.hardware.gpus_per_node}: give gpus_per_node, which divides them, or take fsdp2"
             )
-        name = name_of(checkpointing)
-        # Not by its name, which several functions may have.
-        by = tuple(checkpointing.items()) if isinstance(checkpointing, Mapping) else checkpointing
-        key = stage, precision, by
-        if key not in self.known:
-            text = f"{stage}, {precision}, checkpointing {name}: two steps of rank 0 of {self.world_size}"
-            with waiting(text), collecting_new_garbage_only():
-                self.known[key] = self._run(stage, precision, checkpointing)
-        return self.known[key]
-
-    def but(self, **changed: Any) -> Question:
-        """The same with something changed, and no answers yet."""
-        return replace(self, **changed, known={})
+        how = f"{stage}, {precision}, checkpointing {name_of(checkpointing)}"
+        with executing(f"{how}: two steps of rank 0 of {self.world_size}"):
+            return self._run(stage, precision, checkpointing)
 
     def shards(self, stage: str) -> int:
         """Among how many ranks a stage shards what it shards."""
@@ -181,10 +175,8 @@ class Question:
                 f"a step of {self.own.name} failed on shapes with {type(error).__name__} ({own.first_line(error)}): it "
                 f"was given {given}; pass inputs= (--inputs 4x64), targets= and loss_fn= as your loop does"
             ) from error
-        terms = _terms(recording, seen["buffers and batch"])
-        moment = _highest(recording)
-        name, seconds = name_of(checkpointing), costs["seconds"]
-        return Cell(stage, precision, name, terms, moment, seconds, recording, seen, checkpointing)
+        terms, highest = _terms(recording, seen["buffers and batch"]), _highest(recording)
+        return Cell(stage, precision, checkpointing, terms, seen, highest, costs["seconds"], recording)
 
     def _state_only(self, stage: str, precision: str, checkpointing: Checkpointing, why: str) -> Cell:
         """What is known about a model that cannot be run without values: its state, in closed form."""
@@ -192,8 +184,7 @@ class Question:
         count, trained = (sum(flat.numel for flat in flats if every or not flat.frozen) for every in (True, False))
         form, of_shards = (stage, precision) if stage not in SIMULATED else ("zero3", "fp32")  # shards are masters
         terms = forms.state_bytes(form, count, self.shards(stage), of_shards, trained=trained)
-        name, seen = name_of(checkpointing), {"why": why, "kept": {}}
-        return Cell(stage, precision, name, terms, "not run", None, None, seen, checkpointing)
+        return Cell(stage, precision, checkpointing, terms, {"why": why, "kept": {}})
 
 
 def has_nodes(world_size: int, gpus_per_node: int) -> bool:
@@ -236,7 +227,7 @@ def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: P
         forwards[name] += 1
         if name == "root" and forwards[name] == micro_batches + 1:
             seen["allocators"] = Allocator(), Allocator(expandable=True)
-            recorder.lay_out(*seen["allocators"])
+            recorder.ledger.lay_out(seen["allocators"])
 
     def after(name: str, *_: Any) -> None:
         # Only of step 2's first forward: in step 1 what FSDP2 gathers is not known as a parameter before it is used,

@@ -9,8 +9,8 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +48,7 @@ class Own:
     def build(self) -> nn.Module:
         """The model as shapes; called where new tensors take no memory.
 
-        Raises:
-            TypeError: the function needs arguments, or returns something else.
-            ValueError: it cannot be built without values.
+        Raises TypeError if the function needs arguments or returns something else, ValueError if it needs values.
         """
         if isinstance(self.source, nn.Module):
             return as_shapes(self.source)
@@ -101,10 +99,8 @@ class Own:
 def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> Own:
     """The model that `model` names: a function, a module, "train.py:make_model", or a configuration's path.
 
-    Raises:
-        ValueError: a file, a name in it, or a model_type that does not exist, or inputs without a tensor.
-        TypeError: something else than these.
-        ImportError: a configuration, and transformers is not installed.
+    Raises ValueError for a file, a name in it or a model_type that does not exist, and for inputs without a tensor;
+    TypeError for anything else; ImportError for a configuration where transformers is not installed.
     """
     if inputs is not None and not tensors_in(inputs):
         raise ValueError("inputs holds no tensor: give one rank's batch as your loop gives it to the model")
@@ -115,8 +111,6 @@ def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> 
         else:
             found = from_configuration(Path(path))
             return found if inputs is None else Own(found.name, found.source, inputs, targets, found.longest)
-    if isinstance(model, nn.Module):
-        return Own(type(model).__name__, model, inputs, targets)
     if not callable(model):
         raise TypeError(f"model is a {type(model).__name__}: pass a function that returns a module, or a module")
     return Own(getattr(model, "__name__", type(model).__name__), model, inputs, targets)
@@ -224,12 +218,9 @@ def as_shapes(module: nn.Module) -> nn.Module:
     if all(tensor.device == META for tensor in tensors):
         return module
     # What is in the memo counts as copied already, so no value is read.
-    memo: dict[int, Any] = {}
-    for tensor in tensors:
-        shape = torch.empty_like(tensor, device=META)
-        memo[id(tensor)] = (
-            nn.Parameter(shape, requires_grad=tensor.requires_grad) if isinstance(tensor, nn.Parameter) else shape
-        )
+    memo: dict[int, Any] = {id(tensor): torch.empty_like(tensor, device=META) for tensor in tensors}
+    for weight in module.parameters():
+        memo[id(weight)] = nn.Parameter(memo[id(weight)], requires_grad=weight.requires_grad)
     return deepcopy(module, memo)
 
 
@@ -306,15 +297,10 @@ def in_words(values: Any) -> str:
     return " and ".join(f"{str(each.dtype).removeprefix('torch.')} {list(each.shape)}" for each in tensors_in(values))
 
 
-@contextmanager
-def nothing_packed() -> Iterator[None]:
+def nothing_packed() -> AbstractContextManager[None]:
     """Within it transformers does not inspect positions for several texts in one row: a shape has no positions."""
-    masking = sys.modules.get("transformers.masking_utils")
-    if masking is None or not hasattr(masking, "find_packed_sequence_indices"):
-        yield
-        return
-    with replace(masking, "find_packed_sequence_indices", lambda *_, **__: None):
-        yield
+    masking, name = sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices"
+    return replace(masking, name, lambda *_, **__: None) if hasattr(masking, name) else nullcontext()
 
 
 def lacks_values(error: BaseException) -> bool:

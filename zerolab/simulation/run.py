@@ -31,8 +31,7 @@ from zerolab.runtime.waiting import waiting
 from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
 from zerolab.simulation.costs import Clock, Hardware, Meter, Work
-from zerolab.simulation.fake import timed, world
-from zerolab.simulation.fsdp2 import SIMULATED, engine_of
+from zerolab.simulation.fake import SIMULATED, engine_of, timed, world
 from zerolab.simulation.shapes import META
 from zerolab.theory import muon, systems
 from zerolab.theory.seconds import FITTED
@@ -80,8 +79,7 @@ def simulate(
 
     Args:
         stages: any of ddp, zero1, zero2, zero3, or with Muon for the matrices of the units muon-replicated,
-            muon-owners, muon-rows; a sequence, or joined by commas. No other system is simulated, nor is hybrid
-            sharding (hsdp): `compare` runs it, and `theory.systems.traffic_bytes` has its formula.
+            muon-owners, muon-rows; a sequence, or joined by commas. `compare` runs other systems, on real ranks.
         world_size: number of ranks N, at least 1.
         model: a name of `catalog.ARCHITECTURES` or `models.RECIPES`, or a function that returns a module.
         batches: for a model of your own, a list whose first (inputs, targets) is one rank's batch.
@@ -95,19 +93,16 @@ def simulate(
         network: a name of `catalog.LINKS`, between nodes.
         bandwidth: bytes per second that a GPU sends to other nodes (50 GB/s is 50e9); None takes the network's.
         gpus_per_node: ranks that the GPU's own link connects.
-        utilisation: the part of the GPU's dense rate that matrix multiplications reach; None takes what was fitted
-            to published runs (`seconds.FITTED`).
+        utilisation: part of the GPU's dense rate that matrix multiplications reach; None as fitted (`seconds.FITTED`).
         hardware: all of these in one object, in place of the five arguments before it.
         progress: called with a sentence as each stage begins.
 
-    Raises:
-        ValueError: an unknown name (with the nearest ones), a precision that the GPU does not have, counts below 1, a
-            bandwidth that is not above 0, a utilisation outside (0, 1], a batch that the model does not take.
-        RuntimeError: the model's control flow depends on values, an engine reads released memory, or this process is
-            in a process group.
+    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, a bandwidth that is
+    not above 0, a utilisation outside (0, 1] or a batch that the model does not take; RuntimeError where a model's way
+    depends on values, an engine reads released memory, or this process is in a process group.
     """
     world_size = check_count("world size", world_size)
-    chosen = _checked(stages, world_size, precision, moments)
+    chosen = _checked(stages, precision, moments)
     _check_batch(model, batches, rows, length)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
     hardware.gpu.rate(precision)  # refused here, before anything is executed
@@ -116,38 +111,36 @@ def simulate(
     for number, stage in enumerate(chosen, start=1):
         ranks = range(min(world_size, SHOWN_RANKS) if stage in UNEQUAL else 1)
         who = f"ranks 0 to {ranks[-1]}" if ranks[-1] else "rank 0"
-        text = f"{stage}: two steps of {who} of {world_size} ({number} of {len(chosen)})"
-        if progress is not None:
-            progress(text)
-        with waiting(text), collecting_new_garbage_only():
+        with executing(f"{stage}: two steps of {who} of {world_size} ({number} of {len(chosen)})", progress):
             run = partial(execute, stage, world_size, prepare, precision, hardware, moments=moments)
-            executed = [run(rank=rank) for rank in ranks]
-            recordings[stage] = _merge(executed)
+            recordings[stage] = _merge([run(rank=rank) for rank in ranks])
     return Simulation([_row(each, precision) for each in recordings.values()], recordings, hardware)
 
 
 @contextmanager
-def collecting_new_garbage_only() -> Iterator[None]:
-    """Makes Python's garbage collector skip existing objects; cycles among new ones are freed at the end of the block.
+def executing(text: str, progress: Callable[[str], None] | None = None) -> Iterator[None]:
+    """Says what is executed, and makes Python's garbage collector skip the objects that exist.
 
     Otherwise each collection would traverse torch's half a million objects and the events of earlier stages: half of a
-    small simulation's time. A stage's cycles are freed at its end, so none goes in the middle of a later recording.
+    small simulation's time. Cycles among new objects are freed at the end, so none goes in a later recording's middle.
     """
+    if progress is not None:
+        progress(text)
     gc.freeze()
     try:
-        yield
-        gc.collect()
+        with waiting(text):
+            yield
+            gc.collect()
     finally:
         gc.unfreeze()
 
 
-def _checked(stages: str | Sequence[str], world_size: int, precision: str, moments: str) -> list[str]:
+def _checked(stages: str | Sequence[str], precision: str, moments: str) -> list[str]:
     chosen = stage_names(stages, ENGINES)
     for stage in chosen:
         if stage in ENGINES and stage not in STAGES:
             also = "; for a model of your own fit simulates it" if stage in SIMULATED else ""
             raise ValueError(f"{stage} is not one of {', '.join(STAGES)}: use compare, on real ranks{also}")
-        systems.state_bytes(stage, 1, world_size, precision)
         systems.check_moments(stage, precision, moments)
     return chosen
 
@@ -174,31 +167,26 @@ def _prepare(
     model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None, checkpointing: str
 ) -> Prepared:
     """The module and one rank's batch, all of them shapes; called where new tensors have no memory."""
-    built, inputs, targets = _build(model, batches, rows, length)
-    checkpoint_blocks(built, checkpointing)
-    return built, inputs, targets
-
-
-def _build(model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None) -> Prepared:
     if isinstance(model, str) and model in models.RECIPES:
         with torch.utils._python_dispatch._disable_current_modes():  # noqa: SLF001  (the text is real)
-            real = models.batches(model, 1, 0, 1)[0]
-        inputs, targets = _shapes_of(real)
-        return models.build(model), inputs, targets
-    if isinstance(model, str):
+            batch = models.batches(model, 1, 0, 1)[0]
+        built = models.build(model)
+    elif isinstance(model, str):
         architecture = catalog.architecture(model)
         rows = 1 if rows is None else check_count("number of rows", rows)
-        batch = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
-        return architectures.build(architecture), batch, torch.zeros_like(batch)
-    models.check_source(model)
-    if not batches:
-        raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank")
-    models.check_pairs(batches)
-    inputs, targets = _shapes_of(batches[0])
-    built = model()
-    if not isinstance(built, nn.Module):
-        raise TypeError(f"the function returned a {type(built).__name__}, not a torch.nn.Module: return the model")
-    return _without_memory(built), inputs, targets
+        tokens = torch.zeros(rows, architecture.checked_length(rows, length), dtype=torch.int64)
+        built, batch = architectures.build(architecture), (tokens, torch.zeros_like(tokens))
+    else:
+        models.check_source(model)
+        if not batches:
+            raise ValueError(
+                "the model is a function of your own: pass batches=, a list of (inputs, targets) of one rank"
+            )
+        models.check_pairs(batches)
+        built, batch = _without_memory(model()), batches[0]
+    checkpoint_blocks(built, checkpointing)
+    inputs, targets = _shapes_of(batch)
+    return built, inputs, targets
 
 
 def _shapes_of(values: Any) -> Any:
@@ -206,8 +194,10 @@ def _shapes_of(values: Any) -> Any:
     return tree_map_only(torch.Tensor, lambda t: t.detach().to(META).requires_grad_(t.requires_grad), values)
 
 
-def _without_memory(module: nn.Module) -> nn.Module:
-    """The module itself. Raises ValueError if it, or a tensor in it, was made elsewhere and has values."""
+def _without_memory(module: Any) -> nn.Module:
+    """The module itself. Raises ValueError if a tensor in it was made elsewhere, TypeError for anything else."""
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"the function returned a {type(module).__name__}, not a torch.nn.Module: return the model")
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         if tensor.device != META and tensor.numel() > 1:
             raise ValueError(
@@ -282,12 +272,11 @@ def derive(executed: RankRecording, rank: int) -> RankRecording:
     if rank == executed.rank:
         return executed
     shards = {unit.name: unit.padded // executed.world_size for unit in executed.units}
-    events = tuple([_derived(event, rank, shards) for event in executed.events])
-    text = f"rank {rank} did not run: it is derived from rank {executed.rank} and the partition"
-    first = events[0] if events else None
-    if first is not None:
-        events = (replace(first, text=text if first.text is None else f"{first.text}; {text}"), *events[1:])
-    return replace(executed, rank=rank, events=events, info=replace(executed.info, derived=True))
+    events = [_derived(event, rank, shards) for event in executed.events]
+    if events:
+        text = f"rank {rank} did not run: it is derived from rank {executed.rank} and the partition"
+        events[0] = replace(events[0], text="; ".join(filter(None, [events[0].text, text])))
+    return replace(executed, rank=rank, events=tuple(events), info=replace(executed.info, derived=True))
 
 
 _NAMES = [field.name for field in fields(Event)]

@@ -6,6 +6,7 @@ checked for here: an operation that needs values, and one that reads a released 
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import torch
@@ -93,29 +94,27 @@ class Shapes(TorchDispatchMode):
         key = (id(func), _shape_of(args), _shape_of(tuple(keywords.items()))) if kind.is_fresh else None
         known = self._known.get(key) if key is not None else None
         if known is not None:
-            results, flops, nbytes = known
-            self._count(kind, flops, nbytes)
-            return _make(results)
-        try:
-            result = func(*args, **keywords)
-        except NotImplementedError as error:
-            raise RuntimeError(
-                f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
-            ) from error
-        written = _bytes_of(result)
-        if kind.looks_up:  # a few rows of a table that may be gigabytes
-            read = written
-        elif kind.overwrites:
-            read -= written
-        flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
-        if key is not None and _has_no_memory(result):
-            self._known[key] = _recipe_of(result), flops, read + written
-        self._count(kind, flops, read + written)
-        return result
-
-    def _count(self, kind: Kind, flops: float, nbytes: int) -> None:
+            recipe, flops, nbytes = known
+            result = _make(recipe)
+        else:
+            try:
+                result = func(*args, **keywords)
+            except NotImplementedError as error:
+                raise RuntimeError(
+                    f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
+                ) from error
+            written = _bytes_of(result)
+            if kind.looks_up:  # a few rows of a table that may be gigabytes
+                read = written
+            elif kind.overwrites:
+                read -= written
+            flops, nbytes = kind.flops(args, keywords, result) if kind.flops is not None else 0.0, read + written
+            if key is not None:
+                with suppress(LookupError):
+                    self._known[key] = _recipe_of(result), flops, nbytes
         if self.meter is not None:
             self.meter.compute(flops, nbytes, at_once=kind.at_once)
+        return result
 
     def _bytes_read(self, func: Any, values: Iterable[Any]) -> int:
         """Bytes of all tensors among the arguments; refuses one whose memory was released."""
@@ -143,7 +142,7 @@ class Shapes(TorchDispatchMode):
         # c10d has no kernels for meta tensors; all that matters of the result is the handle to wait for.
         given = tree_map_only(torch.Tensor, lambda _: self._nothing, args)
         # How an all-to-all is split is checked against what it is given.
-        return func(*([] if _are_sizes(each) else each for each in given))
+        return func(*([] if isinstance(each, list) and each and isinstance(each[0], int) else each for each in given))
 
     def _refuse(self, func: Any, tensor: torch.Tensor) -> None:
         key = tensor.untyped_storage()._cdata  # noqa: SLF001  (storages have no public identity)
@@ -153,10 +152,6 @@ class Shapes(TorchDispatchMode):
         raise RuntimeError(
             f"{func} reads memory{of} that was released: on real ranks this is a crash; gather the unit before its use"
         )
-
-
-def _are_sizes(argument: Any) -> bool:
-    return isinstance(argument, list) and bool(argument) and isinstance(argument[0], int)
 
 
 def attention(original: Any, query: Any, key: Any, value: Any, *args: Any, **keywords: Any) -> Any:
@@ -257,18 +252,15 @@ def _shape_of(value: Any) -> Any:
     return value.__class__, value
 
 
-def _has_no_memory(result: Any) -> bool:
-    """Whether `_make` can repeat the result: numbers, and the few tensors that have values, must be computed."""
-    if isinstance(result, (tuple, list)):
-        return all(_has_no_memory(part) for part in result)
-    return result is None or (isinstance(result, torch.Tensor) and result.is_meta)
-
-
 def _recipe_of(result: Any) -> Any:
-    """What `_make` needs to make another such result."""
-    if isinstance(result, torch.Tensor):
+    """What `_make` needs to repeat it. Raises LookupError for what must be computed: numbers, tensors with values."""
+    if isinstance(result, torch.Tensor) and result.is_meta:
         return torch.Size(result.shape), result.stride(), result.dtype
-    return None if result is None else [_recipe_of(part) for part in result]
+    if isinstance(result, (tuple, list)):
+        return [_recipe_of(part) for part in result]
+    if result is not None:
+        raise LookupError
+    return None
 
 
 def _make(recipe: Any) -> Any:

@@ -1,7 +1,7 @@
 """Closed forms: what a rank holds and sends, what fits on which GPUs, and how long a step takes. No torch.
 
 forms        bytes of model state and bytes sent, stage by stage (ZeRO); the terms beyond them
-planner      which stages fit a model onto GPUs, what a step costs, and the settings for it
+planner      which stages fit a model onto GPUs, what a step costs, and the settings for it; job is its question
 moments activations schemes    the planner's memory
 remedies     what to try where nothing fits
 seconds nccl                   the planner's time: a step, and the collectives in it

@@ -41,16 +41,9 @@ def kept_by_a_block(
     attention: str = "fused",
     tensor: int = 1,
 ) -> dict[str, int]:
-    """Bytes that the forward of one block keeps, by name.
+    """Bytes that the forward of one block keeps, by name, for `rows` sequences of `length` tokens per rank.
 
-    Args:
-        shape: the model.
-        rows: sequences per rank.
-        length: tokens per sequence.
-        word: bytes of a number, 2 in bf16.
-        checkpointing: one of `CHECKPOINTING`.
-        attention: one of `ATTENTION`.
-        tensor: ranks that divide each matrix and, outside of them, each sequence.
+    A number has `word` bytes, 2 in bf16; `tensor` ranks divide each matrix and, outside of them, each sequence.
 
     Returns:
         * `input`: the block's input, which the first norm keeps too.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +9,7 @@ from typing import Any
 
 from zerolab.moved import renamed
 from zerolab.names import check_count, check_known
-from zerolab.theory.activations import CHECKPOINTING, LOGITS
-from zerolab.theory.forms import BYTES_PER_PARAMETER, MOMENTS
+from zerolab.theory.job import check_options
 
 DEEPSPEED = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 RESHARD = {"zero2": False, "zero3": True}  # FSDP2 has no ZeRO-1, and replicates only through DDP
@@ -61,10 +59,7 @@ def settings(
     Raises ValueError for an unknown stage, precision, checkpointing, moments or logits, or a count below 1.
     """
     check_known("stage", stage, DEEPSPEED)
-    check_known("precision", precision, BYTES_PER_PARAMETER)
-    check_known("checkpointing", checkpointing, CHECKPOINTING)
-    check_known("moments", moments, MOMENTS)
-    check_known("logits", logits, LOGITS)
+    check_options(precision=precision, checkpointing=checkpointing, moments=moments, logits=logits)
     counts = {"rows": rows, "tensor": tensor, "context": context, "micro_batches": micro_batches}
     for name, count in counts.items():
         check_count(f"value of {name}", count)
@@ -72,16 +67,18 @@ def settings(
     is_whole = tensor == context == 1
     # DDP keeps its optimizer on the GPU, and DeepSpeed moves one only from stage 1 on.
     has_launcher = is_whole and not mesh and not (offload and stage == "ddp")
-    fsdp2 = _fsdp2(stage, precision, second_shard, offload=offload) if stage in RESHARD and is_whole else None
     accelerate = _accelerate(stage, precision, micro_batches, offload=offload)
     deepspeed = _deepspeed(stage, precision, rows, second_shard, micro_batches, offload=offload, moments=moments)
-    megatron = _megatron(stage, precision, rows, checkpointing) if stage in DISTRIBUTED_OPTIMIZER else None
+    has_fsdp2 = stage in RESHARD and is_whole
+    megatron = None
+    if stage in DISTRIBUTED_OPTIMIZER and not (offload or mesh):
+        megatron = _megatron(stage, precision, rows, checkpointing, tensor=tensor, context=context)
     lacking = _not_covered(stage, rows, micro_batches, offload=offload, moments=moments, logits=logits)
     return {
-        "fsdp2": on_mesh(fsdp2, *mesh) if fsdp2 and mesh else fsdp2,
+        "fsdp2": _fsdp2(stage, precision, second_shard, mesh, offload=offload) if has_fsdp2 else None,
         "accelerate": accelerate if has_launcher and not second_shard else None,
         "deepspeed": deepspeed if has_launcher else None,
-        "megatron": megatron + _divided(tensor, context) if megatron and not (offload or mesh) else None,
+        "megatron": megatron,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
         "not covered": "\n".join(lacking) or None,
     }
@@ -113,30 +110,29 @@ def _not_covered(
         )
 
 
-def on_mesh(text: str, replicas: int, shards: int) -> str:
-    """FSDP2's lines on a mesh, for hybrid sharding."""
-    mesh = f'mesh = init_device_mesh("cuda", ({replicas}, {shards}), mesh_dim_names=("replicate", "shard"))\n'
-    for what in ("block", "model"):
-        text = text.replace(f"fully_shard({what}, ", f"fully_shard({what}, mesh=mesh, ")
-    text = text.replace("divided by all ranks", f"divided by the {shards} ranks that shard")
-    return f"from torch.distributed.device_mesh import init_device_mesh\n\n{mesh}{text}"
-
-
-def _fsdp2(stage: str, precision: str, second_shard: int | None, *, offload: bool) -> str:
+def _fsdp2(stage: str, precision: str, second_shard: int | None, mesh: tuple[int, int] | None, *, offload: bool) -> str:
     # Shards stay fp32, so the optimizer updates masters; what is gathered and computed with has 16 bits.
     dtype = f"param_dtype={TORCH_NAMES[precision]}" if precision in TORCH_NAMES else ""
     policy = f"MixedPrecisionPolicy({dtype})"
     reshard = second_shard if second_shard and RESHARD[stage] else RESHARD[stage]
     policies, given = ("CPUOffloadPolicy, ", ", offload_policy=CPUOffloadPolicy()") if offload else ("", "")
+    before, where, ranks = "", "", "all ranks"
+    if mesh:
+        replicas, shards = mesh
+        before = f"""from torch.distributed.device_mesh import init_device_mesh
+
+mesh = init_device_mesh("cuda", ({replicas}, {shards}), mesh_dim_names=("replicate", "shard"))
+"""
+        where, ranks = "mesh=mesh, ", f"the {shards} ranks that shard"
     # No reshard_after_forward for the root, which FSDP2 by default keeps gathered from forward to backward.
-    return f"""import torch
+    return f"""{before}import torch
 from torch.distributed.fsdp import {policies}MixedPrecisionPolicy, fully_shard
 
-# The shards stay fp32 and are the masters: 16 bytes a parameter, divided by all ranks.
+# The shards stay fp32 and are the masters: 16 bytes a parameter, divided by {ranks}.
 policy = {policy}
 for block in blocks:
-    fully_shard(block, reshard_after_forward={reshard}, mp_policy=policy{given})
-fully_shard(model, mp_policy=policy{given})
+    fully_shard(block, {where}reshard_after_forward={reshard}, mp_policy=policy{given})
+fully_shard(model, {where}mp_policy=policy{given})
 """
 
 
@@ -187,17 +183,9 @@ def _accelerate(stage: str, precision: str, micro_batches: int, *, offload: bool
     return "\n".join(lines) + "\n"
 
 
-def _megatron(stage: str, precision: str, rows: int, checkpointing: str) -> str:
+def _megatron(stage: str, precision: str, rows: int, checkpointing: str, *, tensor: int, context: int) -> str:
     arguments = f"--micro-batch-size {rows}" + (f" --{precision}" if precision in TORCH_NAMES else "")
     arguments += " --use-distributed-optimizer" if DISTRIBUTED_OPTIMIZER[stage] else ""
-    return arguments + _MEGATRON[checkpointing]
-
-
-def _divided(tensor: int, context: int) -> str:
-    text = f" --tensor-model-parallel-size {tensor} --sequence-parallel" if tensor > 1 else ""
-    return text + (f" --context-parallel-size {context}" if context > 1 else "")
-
-
-def as_json(configuration: dict[str, Any]) -> str:
-    """DeepSpeed's configuration as the text of its file."""
-    return json.dumps(configuration, indent=2)
+    arguments += _MEGATRON[checkpointing]
+    arguments += f" --tensor-model-parallel-size {tensor} --sequence-parallel" if tensor > 1 else ""
+    return arguments + (f" --context-parallel-size {context}" if context > 1 else "")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -158,79 +159,60 @@ def terms(
     formula = state_bytes(stage, num_params, world_size, precision, moments=moments)
     trained = sum(flat.numel for flat in trainable)
     needed = state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)
-    held, with_whole = (_bytes_in_flats(stage, layouts, precision, moments, replicated=it) for it in (False, True))
-    replicated = sum(with_whole.values()) - sum(held.values())
-    # The elements that the optimizer updates: in ddp, everything on every rank.
-    owned = sum(_held(flat, divided=stage != "ddp") for flat in trainable)
-    copies = (offload + (offload and on_gpu)) if precision == "fp32" else 0  # of what it owns, for the optimizer
-    other_dtypes = _bytes_of_other_dtypes(stage, layouts, precision, copies, moments)
+    # Copies of what a rank owns, for the optimizer: in 16 bits masters and gradients, and the formula has the masters.
+    counted, copies = (0, offload + (offload and on_gpu)) if precision == "fp32" else (1, 2)
+    held = partial(_bytes_of, layouts, stage, precision, moments)
+    sharded, plain = held(counted, in_fp32=True, all_sharded=True), held(counted, in_fp32=True)
+    a_copy = held(counted + 1, in_fp32=True) - plain
+    other_dtypes = held(copies) - held(copies, in_fp32=True)
     return {
-        "padding": sum(held.values()) - sum(needed.values()),
+        "padding": sharded - sum(needed.values()),
         "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
-        "fp32_gradient_shard": 0 if precision == "fp32" else FP32_BYTES * owned,
+        "fp32_gradient_shard": 0 if precision == "fp32" else a_copy,
         # Both sums are closed forms, rounded down; the rounding is part of `padding`.
         "frozen": sum(needed.values()) - sum(formula.values()),
         # Only where it can occur, so that other tables have no column for it.
-        **({"offloaded_copy": FP32_BYTES * owned} if copies else {}),
-        **({"offloaded_gradients": FP32_BYTES * owned} if copies > 1 else {}),
-        **({"replicated": replicated} if replicated else {}),
+        **({"offloaded_copy": a_copy} if copies > counted == 0 else {}),
+        **({"offloaded_gradients": a_copy} if copies - counted > 1 else {}),
+        **({"replicated": plain - sharded} if plain > sharded else {}),
         **({"other_dtypes": other_dtypes} if other_dtypes else {}),
-        **({"unused": _bytes_of_unused(stage, trainable, precision, copies, updated, moments)} if updated else {}),
+        **({"unused": held(copies, updated=updated) - held(copies)} if updated else {}),
     }
 
 
-def _bytes_in_flats(
-    stage: str, flats: list[FlatLayout], precision: str, moments: str, *, replicated: bool = False
-) -> dict[str, int]:
-    """Bytes of the padded flats, whole or sharded as the stage has them, or those that are replicated as they are."""
-    sizes, held = BYTES_PER_PARAMETER[precision], {}
-    for category in STATE_CATEGORIES:
-        present = [flat for flat in flats if category == "parameters" or not flat.frozen]
-        divided = category in SHARDED[stage]
-        counts = [_held(flat, divided=divided) if replicated or not divided else flat.shard_numel for flat in present]
-        held[category] = sizes[category] * sum(counts)
-        if category == "optimizer_state":  # a block that is not full has a scale, too
-            held[category] += sum(moment_bytes(count, moments) - moment_bytes(count) for count in counts)
-    return held
-
-
-def _held(flat: FlatLayout, *, divided: bool) -> int:
-    """Elements of the flat on one rank, in a category that the stage divides or does not."""
-    return flat.shard_numel if divided and not flat.replicated else flat.padded
-
-
-def _bytes_of_other_dtypes(stage: str, flats: list[FlatLayout], precision: str, copies: int, moments: str) -> int:
-    """Bytes that flats take beyond what they would take in fp32; negative for half precision."""
-    extra, wide_moments = 0, 2 * (moments == "fp32")  # those of 8 bits are the same for any dtype
-    for flat in flats:
-        wider = flat.dtype.itemsize - FP32_BYTES
-        if precision == "fp32":  # everything is in the flat's own dtype, Adam's moments and offloaded copies included
-            parameters, gradients, updated = wider, wider, (wide_moments + copies) * wider
-        else:
-            # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
-            parameters = 0 if flat.dtype.is_floating_point else wider + FP32_BYTES - _sizes(precision)["parameters"]
-            gradients, updated = 0, (2 + wide_moments) * max(wider, 0)
-        extra += parameters * _held(flat, divided="parameters" in SHARDED[stage])
-        if not flat.frozen:
-            extra += gradients * _held(flat, divided="gradients" in SHARDED[stage])
-            extra += updated * _held(flat, divided=stage != "ddp")
-    return extra
-
-
-def _bytes_of_unused(  # noqa: PLR0917  (as the terms before it have them)
-    stage: str, flats: list[FlatLayout], precision: str, copies: int, updated: Mapping[str, Sequence[int]], moments: str
+def _bytes_of(
+    flats: list[FlatLayout],
+    stage: str,
+    precision: str,
+    moments: str,
+    copies: int,
+    *,
+    in_fp32: bool = False,
+    all_sharded: bool = False,
+    updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> int:
-    """Bytes that are missing because an optimizer makes its state with the first gradient; negative."""
-    missing = 0
+    """Bytes of all flats on one rank, padding included, with so many copies of what it owns.
+
+    As they are; or as if all were fp32, or none replicated; of those in `updated` as in `terms`.
+    """
+    is_mixed, word = precision != "fp32", BYTES_PER_PARAMETER[precision]["parameters"]
+    total = 0
     for flat in flats:
-        sizes, owned = updated.get(flat.name), _held(flat, divided=stage != "ddp")
-        if sizes is not None:
-            is_mixed = precision != "fp32"
-            width = max(flat.dtype.itemsize, FP32_BYTES) if is_mixed else flat.dtype.itemsize
-            copied = (is_mixed or copies > 1) and not sizes  # a gradient that never came has no copy, either
-            made = sum(moment_bytes(size, moments, width) for size in sizes)
-            missing += moment_bytes(owned, moments, width) - made + (width * owned if copied else 0)
-    return -missing
+        width = FP32_BYTES if in_fp32 else flat.dtype.itemsize
+        shard = flat.padded if flat.replicated and not all_sharded else flat.shard_numel
+        numel = {category: shard if category in SHARDED[stage] else flat.padded for category in STATE_CATEGORIES}
+        # Cast to 16 bits, unless they are integers; master, moments and gradient copy are at least fp32.
+        is_cast = is_mixed and (in_fp32 or flat.dtype.is_floating_point)
+        total += (word if is_cast else width) * numel["parameters"]
+        if flat.frozen:
+            continue
+        width, owned = max(width, FP32_BYTES) if is_mixed else width, numel["optimizer_state"]
+        total += (word if is_mixed else width) * numel["gradients"]
+        sizes = updated.get(flat.name, (owned,))
+        total += sum(moment_bytes(size, moments, width) for size in sizes)
+        # A gradient that never came has no copy.
+        total += width * owned * (copies if sizes else min(copies, 1))
+    return total
 
 
 def _checked(stage: str, num_params: float, world_size: int) -> tuple[int, int]:

@@ -16,99 +16,15 @@ A test keeps these sums within 3 % of a simulation, which executes the engines t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 
-from zerolab.catalog import Architecture
-from zerolab.names import check_count, check_divides, check_known
-from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, at_the_loss, kept_at_the_end, kept_by_a_block
-from zerolab.theory.forms import BLOCK, FP32_BYTES, MOMENTS, SCALE_BYTES, state_bytes
-from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes, stages_of
+from zerolab.theory.activations import at_the_loss, kept_at_the_end, kept_by_a_block
+from zerolab.theory.forms import BLOCK, FP32_BYTES, SCALE_BYTES, state_bytes
+from zerolab.theory.job import Job
+from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes
 
-SHARDING = ("full", "hybrid", "hpz")
-"""Over which ranks ZeRO divides: all of them; those of a node, so that every node has the whole model (HSDP); or all of
-them, while stage 3 keeps a second shard in the node, from which backward gathers (ZeRO++'s hpZ)."""
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """What one rank of `world_size` trains, and how; `activations` and `schemes` have the names of the options.
-
-    `tensor` ranks of a node divide each matrix, `context` times as many each sequence; the rows are theirs together.
-    `offload`: the optimizer's state lies in main memory, and is updated there; of the scheme fsdp2 all shards do
-    (torch's `CPUOffloadPolicy`). Of several `micro_batches` all but the first find the gradients of those before.
-
-    Raises ValueError for a name that they do not have, a count below 1, or ranks that cannot be grouped so.
-    """
-
-    shape: Architecture
-    world_size: int
-    precision: str
-    rows: int
-    length: int
-    checkpointing: str = "none"
-    scheme: str = "zerolab"
-    attention: str = "fused"
-    logits: str = "own"
-    moments: str = "fp32"
-    offload: bool = False
-    sharding: str = "full"
-    tensor: int = 1
-    context: int = 1
-    gpus_per_node: int = 8
-    micro_batches: int = 1
-
-    def __post_init__(self) -> None:
-        for name, known in _OPTIONS.items():
-            check_known(name, getattr(self, name), known)
-        stages_of(self.scheme)
-        for name in _COUNTS:
-            # 8.0 is a count, but in a title it is 8.
-            object.__setattr__(self, name, check_count(f"value of {name}", getattr(self, name)))
-        # Tensor parallelism has to come out even, and must not leave the node.
-        heads, in_a_node = self.shape.kv_heads or self.shape.heads, min(self.world_size, self.gpus_per_node)
-        for what, count in (("GPUs", self.world_size), ("GPUs of a node", in_a_node), ("heads", heads)):
-            check_divides("tensor", self.tensor, count, what)
-        check_divides("context", self.context, self.world_size // self.tensor, "GPUs that have the same part")
-        check_divides("context", self.context, self.length, "tokens of a row")
-        if self.context > 1 and self.attention == "math":
-            raise ValueError("attention is 'math', and where ranks share a row it is fused: choose attention='fused'")
-        if self.sharding != "full" and self.world_size > self.gpus_per_node:
-            check_divides("the number of GPUs in a node", self.gpus_per_node, self.world_size, "GPUs")
-        elif self.sharding == "hpz":
-            raise ValueError(
-                f"hpz keeps a second shard in each node, and {self.world_size} GPUs are one node: "
-                "choose sharding='full'"
-            )
-
-    @property
-    def shards(self) -> int:
-        """Ranks among which ZeRO divides what it divides."""
-        ranks = min(self.world_size, self.gpus_per_node) if self.sharding == "hybrid" else self.world_size
-        return ranks // self.tensor
-
-    @property
-    def word(self) -> int:
-        """Bytes of a number in the precision of the computation."""
-        return 4 if self.precision == "fp32" else 2
-
-    @property
-    def batch(self) -> tuple[int, int, int]:
-        """Rows, a rank's part of their length, and word, as the functions of `activations` take them."""
-        return self.rows, self.length // self.context, self.word
-
-
-_OPTIONS = {
-    "checkpointing": CHECKPOINTING,
-    "attention": ATTENTION,
-    "logits": LOGITS,
-    "moments": tuple(MOMENTS),
-    "sharding": SHARDING,
-    "offload": (False, True),  # "no" would count as True
-}
-_COUNTS = ("world_size", "rows", "length", "tensor", "context", "gpus_per_node", "micro_batches")
 
 
 def moments(job: Job, stage: str) -> dict[str, dict[str, float]]:
@@ -148,21 +64,23 @@ class _Step:
     def __init__(self, job: Job, stage: str) -> None:
         shape, word, tensor = job.shape, job.word, job.tensor
         self.job, self.stage, self.depth = job, stage, shape.depth
-        self.state = state_of(job, stage)
+        self.state: dict[str, float] = {**state_of(job, stage)}
         # Bytes of a gathered block, of the root and of all parameters, and of their gradients as autograd leaves them.
         self.block, self.root, self.whole = (
             word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
+        self.kept_of_a_gradient = self._kept_of_a_gradient()
         # What the micro-batches before have left, which this one's gradients are added to.
-        self.before = self.whole * self._kept_of_a_gradient() if job.micro_batches > 1 else 0
+        self.before = self.whole * self.kept_of_a_gradient if job.micro_batches > 1 else 0
         # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
         self.waiting = word * shape.vocabulary * shape.width / tensor
-        keeps = partial(kept_by_a_block, shape, *job.batch, attention=job.attention, tensor=tensor)
+        batch = job.rows, job.length // job.context, word
+        keeps = partial(kept_by_a_block, shape, *batch, attention=job.attention, tensor=tensor)
         self.kept, self.inside = sum(keeps(checkpointing=job.checkpointing).values()), sum(keeps().values())
-        self.logits, self.returned = at_the_loss(shape, *job.batch, job.logits, tensor=tensor)
-        self.end = kept_at_the_end(shape, *job.batch, tensor)
+        self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor)
+        self.end = kept_at_the_end(shape, *batch, tensor)
         # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
-        self.through = word * shape.width * job.rows * job.length / job.context / tensor
+        self.through = word * shape.width * job.tokens
         self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
         # What a second shard has of a block, and the keys and values of whole rows, which torch's ring gathers at once;
         # their gradients go round in fp32, received beside what is sent.
@@ -172,38 +90,33 @@ class _Step:
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
-        last = self.depth - 1
+        last, root = self.depth - 1, 2 * self.root  # its gradients as autograd leaves them, and in the flat
         gathered = self._gathered(0) + self._second(self.depth)
         yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, self.before)
         # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
         for number in sorted({last, max(last - 1, 0), 0}):
-            yield f"backward of blocks.{number}", self._within(number)
-            yield f"gradients of blocks.{number}", self._done(number)
+            gathered = self._gathered(1, root=True) + self._second(number)
+            activations = number * self.kept + self.end + self.returned + self.through
+            reduced = self.before or (last - number) * self.block * self.kept_of_a_gradient
+            # Early in it all the block's activations exist, and the gradients of the one before are sent; at its end
+            # its gradients exist as autograd left them and in the flat, or the next block is gathered.
+            early, sent = activations + self.inside + self.widest + self.ring, self.block * (number < last)
+            yield f"backward of blocks.{number}", self._moment(early, gathered, self.waiting + sent + reduced)
+            gradients = self.waiting + 2 * self.block + reduced
+            yield f"gradients of blocks.{number}", self._moment(activations, gathered, gradients)
+        if self.job.shape.kind == "gpt":  # a tied output has a gradient of its own, which is then added
+            root += self.waiting
+        reduced = self.before or (self.whole - self.root) * self.kept_of_a_gradient
         gathered = self._gathered(0, root=True) + self._second(0)
-        yield "root", self._moment(self.returned + self.through, gathered, self._root_gradients())
-        yield "update", self._update()
+        yield "root", self._moment(self.returned + self.through, gathered, reduced + root)
+        yield "update", self.state | {"activations": self.returned, "buffers": self._temporaries() + self._second(0)}
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
-        held: dict[str, float] = {name: self.state[name] for name in ("parameters", "optimizer_state")}
         # Megatron's gradient buffer always exists, and autograd's gradients are added to it at once. In fp16 it is one
         # of fp16 numbers: their fp32 copy, which the state has, is there at the update alone.
         wide = FP32_BYTES / self.job.word if reduces_in_fp32(self.job.scheme, self.job.precision) else 1
         always = wide * self.whole if self.job.scheme == "megatron" else 0
-        return held | {"gradients": always + gradients, "buffers": gathered, "activations": activations}
-
-    def _within(self, number: int) -> dict[str, float]:
-        """Early in the backward of a block: all its activations exist, and the gradients of the one before are sent."""
-        activations = number * self.kept + self.inside + self.end + self.returned + self.through
-        activations += self.widest + self.ring
-        travelling = self.block if number < self.depth - 1 else 0
-        gradients = self.waiting + travelling + self._reduced(number)
-        return self._moment(activations, self._gathered(1, root=True) + self._second(number), gradients)
-
-    def _done(self, number: int) -> dict[str, float]:
-        """At its end: its gradients exist as autograd left them and in the flat, or the next block is gathered."""
-        activations = number * self.kept + self.end + self.returned + self.through
-        gradients = self.waiting + 2 * self.block + self._reduced(number)
-        return self._moment(activations, self._gathered(1, root=True) + self._second(number), gradients)
+        return self.state | {"gradients": always + gradients, "buffers": gathered, "activations": activations}
 
     def _gathered(self, blocks: int, *, root: bool = False) -> float:
         """Bytes of parameters that are gathered at the moment, besides those that the stage always has."""
@@ -217,16 +130,6 @@ class _Step:
         always = self.depth + self.root / self.block
         return self.second * (blocks if self.job.scheme == "fsdp2" else always)
 
-    def _reduced(self, number: int) -> float:
-        """Bytes of the gradients of the blocks after `number`, or of all before this micro-batch, as they are kept."""
-        return self.before or (self.depth - 1 - number) * self.block * self._kept_of_a_gradient()
-
-    def _root_gradients(self) -> float:
-        """The root's, as autograd left them and in the flat, and all others."""
-        # A tied output has a gradient of its own, which is then added to the embedding's.
-        tied = self.waiting if self.job.shape.kind == "gpt" else 0
-        return (self.before or (self.whole - self.root) * self._kept_of_a_gradient()) + 2 * self.root + tied
-
     def _kept_of_a_gradient(self) -> float:
         """The part of a gradient's bytes that stays until the update."""
         if self.job.scheme == "megatron":
@@ -235,17 +138,14 @@ class _Step:
             return 0 if self.job.offload else FP32_BYTES / self.job.word / self.job.shards
         return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.shards
 
-    def _update(self) -> dict[str, float]:
+    def _temporaries(self) -> float:
+        """Of the update. Megatron's own Adam needs none, nor one in main memory, nor another's kernel for 8 bits."""
+        if self.job.scheme == "megatron" or self.job.offload:
+            return 0
         owners = 1 if self.stage == "ddp" else self.job.shards
-        # Megatron's own Adam needs none, nor one in main memory, nor another's kernel for moments in 8 bits.
-        temporaries = 0.0
-        if self.job.scheme != "megatron" and not self.job.offload:
-            if self.job.moments == "fp32":
-                temporaries = FP32_BYTES * self.whole / self.job.word / owners
-            elif self.job.scheme == "zerolab":
-                temporaries = self._unpacked() / owners
-        held: dict[str, float] = dict(self.state)
-        return held | {"activations": self.returned, "buffers": temporaries + self._second(0)}
+        if self.job.moments == "fp32":
+            return FP32_BYTES * self.whole / self.job.word / owners
+        return self._unpacked() / owners if self.job.scheme == "zerolab" else 0
 
     def _unpacked(self) -> float:
         """What `engines.AdamW8bit` needs: it takes the root's flat and then each block's, with its moments in fp32.

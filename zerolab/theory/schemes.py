@@ -44,16 +44,14 @@ def scheme_bytes(
 
     Raises ValueError for an unknown scheme or kind of moments, a stage that it lacks, and as `theory.state_bytes` does.
     """
-    held = forms.state_bytes(stage, num_params, world_size, precision)
-    check_known("kind of moments", moments, forms.MOMENTS)
+    held = forms.state_bytes(stage, num_params, world_size, precision, moments=moments)
     if stage not in stages_of(scheme):
         raise ValueError(f"{scheme} has no {stage}: it has {', '.join(STAGES[scheme])}")
-    owned = int(num_params) // (1 if stage == "ddp" else int(world_size))
     if scheme == "fsdp2":  # it shards everything; what stage 2 keeps gathered are buffers, not state
-        held = forms.state_bytes("zero3", num_params, world_size, "fp32")
-    held["optimizer_state"] -= int((forms.MOMENTS["fp32"] - forms.MOMENTS[moments]) * owned)
-    if precision == "fp32" or scheme == "fsdp2":
+        return forms.state_bytes("zero3", num_params, world_size, "fp32", moments=moments)
+    if precision == "fp32":
         return held
     if reduces_in_fp32(scheme, precision):
         return held | {"gradients": forms.FP32_BYTES * int(num_params)}
+    owned = int(num_params) // (1 if stage == "ddp" else int(world_size))
     return held | {"gradients": held["gradients"] + forms.FP32_BYTES * owned}

@@ -23,10 +23,11 @@ from dataclasses import dataclass, replace
 from math import log2
 
 from zerolab.catalog import Architecture, Gpu, Link, link
-from zerolab.names import check_count, check_fraction, check_known
+from zerolab.theory.forms import FP32_BYTES
+from zerolab.theory.job import Job
 from zerolab.theory.nccl import Group
 from zerolab.theory.parallel import AGAIN, RING_AGAIN
-from zerolab.theory.schemes import stages_of
+from zerolab.theory.schemes import reduces_in_fp32
 
 
 @dataclass(frozen=True)
@@ -49,14 +50,12 @@ ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
 PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.299, 0.486)}
 """The lowest and the highest utilisation of the published runs on a chip, leaving out one that would be above 1."""
-KERNELS = {"eager": "eager", "compiled": "fused", "tuned": "fused"}
 HOST_BYTES_PER_SECOND = 32e9
 """Between a GPU and main memory, one way: PCI Express 4.0 with 16 lanes (A100's datasheet: 64 GB/s both ways)."""
 UPDATE_BYTES = 40  # per parameter, all in fp32: 16 read and 12 written; to clip, 8 more are read and 4 written
 LOGIT_WORDS = 4  # of 16 bits, for each logit: the logit and its gradient in fp32, moved as often as kept bytes
 RECOMPUTED = {"none": 0.0, "selective": 0.5, "block": 1.0}
 """Part of a block's forward that backward recomputes; selective: every other block or matrix multiplication."""
-WORD = {"fp32": 4, "bf16": 2, "fp16": 2}
 QUOTED_OPERATIONS = 12  # of attention per token, times layers, width and length; the causal mask does not count
 
 
@@ -76,84 +75,38 @@ class Step:
         return self.computing + self.updating + self.waiting + self.straggling
 
 
-@dataclass(frozen=True)
-class Setting:
-    """What a step runs on, and how.
-
-    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, or a utilisation
-    outside (0, 1].
-    """
-
-    gpu: Gpu  # each rank's
-    world_size: int
-    network: Link  # between nodes
-    gpus_per_node: int = 8
-    rows: int = 1  # sequences a rank takes at once, a micro-batch
-    micro_batches: int = 1  # in a step
-    precision: str = "bf16"  # what it computes in: "bf16", "fp16" or "fp32"
-    checkpointing: str = "none"  # or "selective" or "block" (every block)
-    kernels: str = "eager"  # or "compiled" or "tuned"
-    gradient_bytes: int | None = None  # of a gradient as it is sent; None takes the precision's
-    hybrid: bool = False  # sharded within a node, and replicated across nodes
-    second_shard: bool = False  # sharded over all ranks, with a second shard in the node for backward (hpZ)
-    tensor: int = 1  # ranks of a node that divide each matrix; the rows are theirs together
-    context: int = 1  # ranks that divide each sequence, times those that divide each matrix
-    offload: bool = False  # the optimizer's state lies in main memory
-    scheme: str = "zerolab"  # or "megatron" or "fsdp2", which decides what goes to and fro
-    utilisation: float | None = None  # part of the dense rate that a whole step reaches, as quoted; None computes it
-    link: Link | None = None  # within a node; None takes the GPU's
-    constants: Constants = FITTED
-
-    def __post_init__(self) -> None:
-        check_known("kernels", self.kernels, KERNELS)
-        check_known("checkpointing", self.checkpointing, RECOMPUTED)
-        check_known("precision", self.precision, WORD)
-        stages_of(self.scheme)
-        self.gpu.rate(self.precision)
-        check_count("world size", self.world_size)
-        check_count("number of GPUs in a node", self.gpus_per_node)
-        check_count("number of rows", self.rows)
-        check_count("number of micro-batches", self.micro_batches)
-        check_count("number of ranks that divide each matrix (tensor)", self.tensor)
-        check_count("number of ranks that divide each sequence (context)", self.context)
-        if self.utilisation is not None:
-            check_fraction("utilisation", self.utilisation)
-
-    @property
-    def rate(self) -> float:
-        """Dense operations a second, as in the datasheet."""
-        return self.gpu.rate(self.precision)
-
-
-def step(shape: Architecture, stage: str, setting: Setting) -> Step:
-    """How long a step of AdamW takes under a stage; rows are as long as the shape's context. Source: see the module."""
-    block, again = block_seconds(shape, setting), RECOMPUTED[setting.checkpointing]
-    forward, backward = block, (2 + again) * block + attention_seconds(shape, setting) / 2
-    exchanging, exchanging_back = exchange_seconds(shape, setting)
-    apart = forward + exchanging, backward + exchanging_back
-    sending, exposed = _communication(shape, stage, setting, *apart)
-    exchanged, unhidden = _exchanged(shape, setting)
-    sending, exposed = sending + exchanged, exposed + unhidden
-    if setting.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
-        computing = setting.micro_batches * quoted_flops(shape) * _tokens(shape, setting)
-        computing /= setting.rate * setting.utilisation
+def step(job: Job, stage: str) -> Step:
+    """How long a step of AdamW takes under a stage. Source: see the module."""
+    forward, attention, head = block_seconds(job), attention_seconds(job), head_seconds(job)
+    backward = (2 + RECOMPUTED[job.checkpointing]) * forward + attention / 2
+    exchanging, exchanging_back = exchange_seconds(job)
+    sending, exposed = _communication(job, stage, forward + exchanging, backward + exchanging_back)
+    # What goes round is hidden by the attention of what has arrived; that of backward takes 2.5 times as long.
+    rings, (ring, ring_back) = 1 + RING_AGAIN[job.checkpointing], ring_seconds(job)
+    late = rings * max(0.0, ring - attention) + max(0.0, ring_back - 2.5 * attention)
+    blocks = job.micro_batches * job.shape.depth
+    sending += blocks * (exchanging + exchanging_back + rings * ring + ring_back)
+    unhidden = blocks * (exchanging + exchanging_back + late)
+    exposed += unhidden
+    if job.utilisation is not None:  # as quoted, it includes everything that is recomputed, moved and waited for
+        computing = job.micro_batches * quoted_flops(job.shape, job.length) * job.tokens / job.rate / job.utilisation
         return Step(computing, 0.0, sending, max(sending - computing, 0.0), 0.0)
-    computing = setting.micro_batches * (shape.depth * (forward + backward) + 3 * head_seconds(shape, setting))
-    waiting = exposed + setting.constants.contention * min(sending - unhidden, computing)
-    updating = _updating(shape, stage, setting)
-    straggling = setting.constants.straggling * log2(_nodes(setting)) * (computing + waiting + updating)
+    computing = blocks * (forward + backward) + 3 * job.micro_batches * head
+    waiting = exposed + FITTED.contention * min(sending - unhidden, computing)
+    updating = _updating(job, stage)
+    straggling = FITTED.straggling * log2(job.nodes) * (computing + waiting + updating)
     return Step(computing, updating, sending, waiting, straggling)
 
 
-def _updating(shape: Architecture, stage: str, setting: Setting) -> float:
+def _updating(job: Job, stage: str) -> float:
     """Seconds of the update of what a rank owns, or of its way to main memory and back."""
-    owned = shape.num_params / setting.tensor / (1 if stage == "ddp" else _sharding(setting))
-    if setting.offload:
-        return _copied_bytes(stage, setting) * owned / HOST_BYTES_PER_SECOND
-    return UPDATE_BYTES * owned / setting.gpu.memory_bytes_per_second
+    owned = job.shape.num_params / job.tensor / (1 if stage == "ddp" else job.shards)
+    if job.offload:
+        return _copied_bytes(job, stage) * owned / HOST_BYTES_PER_SECOND
+    return UPDATE_BYTES * owned / job.gpu.memory_bytes_per_second
 
 
-def _copied_bytes(stage: str, setting: Setting) -> int:
+def _copied_bytes(job: Job, stage: str) -> int:
     """Bytes between a GPU and main memory in a step, for each parameter that a rank owns.
 
     Gradients go there and parameters come back, once, as they are computed with. FSDP2 has its fp32 shards there: in
@@ -161,26 +114,19 @@ def _copied_bytes(stage: str, setting: Setting) -> int:
     GPU, and a reduction sends gradients back in fp32. Source: torch 2.13, distributed/fsdp/_fully_shard,
     _fsdp_param.py (`all_gather_inputs`) and _fsdp_collectives.py (`foreach_reduce`).
     """
-    if setting.scheme != "fsdp2":
-        return 2 * WORD[setting.precision]
-    gathers = 2 if stage == "zero3" and not setting.second_shard else 1
-    return setting.micro_batches * (gathers + 1) * WORD["fp32"]
+    if job.scheme != "fsdp2":
+        return 2 * job.word
+    gathers = 2 if stage == "zero3" and job.sharding != "hpz" else 1
+    return job.micro_batches * (gathers + 1) * FP32_BYTES
 
 
-def _sharding(setting: Setting) -> int:
-    """The number of ranks over which the model is sharded."""
-    ranks = min(setting.world_size, setting.gpus_per_node) if setting.hybrid else setting.world_size
-    return ranks // setting.tensor
-
-
-def quoted_flops(shape: Architecture) -> float:
+def quoted_flops(shape: Architecture, length: int) -> float:
     """Operations per token of forward and backward, as quoted utilisations count: 6 per matrix parameter + 12 L d s.
 
     Source: torchtitan, utils.py, get_num_flop_per_token; mosaicml/llm-foundry, scripts/train/benchmarking/README.md.
     Neither recomputation nor the causal mask counts.
     """
-    attention = QUOTED_OPERATIONS * shape.depth * shape.width * shape.context
-    return 6 * matrix_params(shape) + attention
+    return 6 * matrix_params(shape) + QUOTED_OPERATIONS * shape.depth * shape.width * length
 
 
 def matrix_params(shape: Architecture) -> int:
@@ -189,14 +135,9 @@ def matrix_params(shape: Architecture) -> int:
     return shape.depth * shape.block_params + shape.vocabulary * shape.width
 
 
-def _tokens(shape: Architecture, setting: Setting) -> float:
-    """Tokens whose work is one rank's: a part of each, where ranks divide every matrix; a part of them, of rows."""
-    return setting.rows * shape.context / setting.tensor / setting.context
-
-
-def matrix_part(gpu: Gpu, constants: Constants = FITTED) -> float:
+def matrix_part(gpu: Gpu) -> float:
     """The part of a card's dense rate that large matrix multiplications reach."""
-    return float(getattr(constants, chip(gpu)))
+    return float(getattr(FITTED, chip(gpu)))
 
 
 def chip(gpu: Gpu) -> str:
@@ -204,123 +145,105 @@ def chip(gpu: Gpu) -> str:
     return CHIPS.get(gpu.name, "h100")
 
 
-def block_seconds(shape: Architecture, setting: Setting) -> float:
+def block_seconds(job: Job) -> float:
     """Seconds of one block's forward."""
-    tokens, rate = _tokens(shape, setting), setting.rate * matrix_part(setting.gpu, setting.constants)
-    multiplied = 2 * shape.block_params * tokens / rate
-    # Forward moves a third of what a step moves.
-    return multiplied + attention_seconds(shape, setting) + _moved(_kept(shape), shape, setting) / 3
+    # Numbers per token that a block keeps for backward, attention and norms fused (arXiv 2205.05198, equation 1).
+    kept = 17 * job.shape.width if job.shape.kind == "gpt" else 8 * job.shape.width + 4 * job.shape.hidden
+    return _multiplied(job.shape.block_params, job) + attention_seconds(job) + _moved(kept, job)
 
 
-def attention_seconds(shape: Architecture, setting: Setting) -> float:
+def attention_seconds(job: Job) -> float:
     """Seconds of one attention's forward: half the quoted operations, due to the mask; backward takes 2.5 times it."""
-    flops = QUOTED_OPERATIONS / 6 * shape.width * shape.context * _tokens(shape, setting)
-    return flops / (setting.rate * ATTENTION_PART[chip(setting.gpu)])
+    flops = QUOTED_OPERATIONS / 6 * job.shape.width * job.length * job.tokens
+    return flops / (job.rate * ATTENTION_PART[chip(job.gpu)])
 
 
-def head_seconds(shape: Architecture, setting: Setting) -> float:
+def head_seconds(job: Job) -> float:
     """Seconds of forward of the output matrix and the loss."""
-    flops = 2 * shape.width * shape.vocabulary * _tokens(shape, setting)
-    return (
-        flops / (setting.rate * matrix_part(setting.gpu, setting.constants))
-        + _moved(LOGIT_WORDS / 2 * shape.vocabulary, shape, setting) / 3
-    )
+    shape = job.shape
+    return _multiplied(shape.width * shape.vocabulary, job) + _moved(LOGIT_WORDS / 2 * shape.vocabulary, job)
 
 
-def _moved(numbers: float, shape: Architecture, setting: Setting) -> float:
-    """Seconds to move `numbers` per token as often as the kernels do."""
-    nbytes = WORD[setting.precision] * numbers * _tokens(shape, setting)
-    times = float(getattr(setting.constants, KERNELS[setting.kernels]))
-    return times * nbytes / setting.gpu.memory_bytes_per_second
+def _multiplied(numel: int, job: Job) -> float:
+    """Seconds of forward of matrices with so many parameters."""
+    return 2 * numel * job.tokens / (job.rate * matrix_part(job.gpu))
 
 
-def _kept(shape: Architecture) -> float:
-    """Numbers per token that a block keeps for backward, attention and norms fused (arXiv 2205.05198, equation 1)."""
-    return 17 * shape.width if shape.kind == "gpt" else 8 * shape.width + 4 * shape.hidden
+def _moved(numbers: float, job: Job) -> float:
+    """Seconds in which forward moves `numbers` per token: a third as often as the kernels do in a step."""
+    times = FITTED.eager if job.kernels == "eager" else FITTED.fused
+    return times * job.word * numbers * job.tokens / job.gpu.memory_bytes_per_second / 3
 
 
-def _nodes(setting: Setting) -> int:
-    return -(-setting.world_size // setting.gpus_per_node)
-
-
-def _communication(
-    shape: Architecture, stage: str, setting: Setting, forward: float, backward: float
-) -> tuple[float, float]:
+def _communication(job: Job, stage: str, forward: float, backward: float) -> tuple[float, float]:
     """Seconds of all collectives of a step, and the part of them that no computing hides."""
-    gather, reduce = gather_seconds(shape.block_params, setting), reduce_seconds(stage, shape.block_params, setting)
-    first, last = gather_seconds(shape.root_params, setting), reduce_seconds(stage, shape.root_params, setting)
+    depth, (block, root) = job.shape.depth, (job.shape.block_params, job.shape.root_params)
+    gather, reduce = gather_seconds(block, job), reduce_seconds(stage, block, job)
+    first, last = gather_seconds(root, job), reduce_seconds(stage, root, job)
     if stage == "zero3":
         # Each unit is gathered while the one before it computes, twice, and reduced while the next one does.
-        near = replace(setting, hybrid=setting.hybrid or setting.second_shard)  # hpZ's backward gathers within the node
-        again, root_again = gather_seconds(shape.block_params, near), gather_seconds(shape.root_params, near)
+        near = replace(job, sharding="hybrid") if job.sharding == "hpz" else job  # whose backward gathers in the node
+        again, root_again = gather_seconds(block, near), gather_seconds(root, near)
         late = max(0.0, gather - forward) + max(0.0, again + reduce - backward)
-        sending = shape.depth * (gather + again + reduce) + first + root_again + last
-        exposed = shape.depth * late + first + last + max(0.0, first - forward)
-        return setting.micro_batches * sending, setting.micro_batches * exposed
+        sending = depth * (gather + again + reduce) + first + root_again + last
+        exposed = depth * late + first + last + max(0.0, first - forward)
+        return job.micro_batches * sending, job.micro_batches * exposed
     if stage == "ddp":  # an all-reduce does both halves
         gather = first = 0.0
     # Only the last micro-batch is reduced; in zero2 each one is, as there is no room to accumulate whole gradients.
-    reductions = setting.micro_batches if stage == "zero2" else 1
-    late = shape.depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
-    return shape.depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
+    reductions = job.micro_batches if stage == "zero2" else 1
+    late = depth * (reductions * max(0.0, reduce - backward) + max(0.0, gather - forward))
+    return depth * (reductions * reduce + gather) + reductions * last + first, late + reductions * last + first
 
 
-def exchange_seconds(shape: Architecture, setting: Setting) -> tuple[float, float]:
+def exchange_seconds(job: Job) -> tuple[float, float]:
     """Seconds of the activations that tensor-parallel ranks exchange in a block's forward, and in its backward.
 
     Each has two all-reduces, in halves, as reduce-scatters and all-gathers; a backward that repeats the forward has all
     of that one's again but its last reduce-scatter. Source: as `parallel.tensor`.
     """
-    group = Group(setting.tensor, 1, _link(setting), setting.network)
-    nbytes = WORD[setting.precision] * _tokens(shape, setting) * setting.tensor * shape.width
+    group = _group(job, job.tensor, 1)
+    nbytes = job.word * job.tokens * job.tensor * job.shape.width
     gather, reduce = group.seconds("all_gather", nbytes), group.seconds("reduce_scatter", nbytes)
     once = 2 * (gather + reduce)
-    return once, once + AGAIN[setting.checkpointing] * (2 * gather + reduce)
+    return once, once + AGAIN[job.checkpointing] * (2 * gather + reduce)
 
 
-def _exchanged(shape: Architecture, setting: Setting) -> tuple[float, float]:
-    """Seconds of a step's exchanges of activations, and those that no computing hides: matrices' all, a ring's some."""
-    again, attention = RING_AGAIN[setting.checkpointing], attention_seconds(shape, setting)
-    ring, ring_back = ring_seconds(shape, setting)
-    matrices = sum(exchange_seconds(shape, setting))
-    # What goes round is hidden by the attention of what has arrived; that of backward takes 2.5 times as long.
-    late = (1 + again) * max(0.0, ring - attention) + max(0.0, ring_back - 2.5 * attention)
-    times = setting.micro_batches * shape.depth
-    return times * (matrices + (1 + again) * ring + ring_back), times * (matrices + late)
-
-
-def ring_seconds(shape: Architecture, setting: Setting) -> tuple[float, float]:
+def ring_seconds(job: Job) -> tuple[float, float]:
     """Seconds of a block's keys and values in a ring: in forward, and in backward with their gradients in fp32.
 
     Source: as `parallel.context`; gradients go a hop further than a gather.
     """
-    ranks, heads = setting.context, shape.kv_heads or shape.heads
-    numel = 2 * setting.rows * shape.context * shape.width * heads / shape.heads / setting.tensor
-    group = Group(ranks, -(-ranks * setting.tensor // setting.gpus_per_node), _link(setting), setting.network)
-    forward = group.seconds("all_gather", WORD[setting.precision] * numel)
-    return forward, forward + group.seconds("all_gather", WORD["fp32"] * numel * ranks / max(ranks - 1, 1))
+    ranks, shape = job.context, job.shape
+    numel = 2 * job.tokens * ranks * shape.width * (shape.kv_heads or shape.heads) / shape.heads
+    group = _group(job, ranks, -(-ranks * job.tensor // job.gpus_per_node))
+    forward = group.seconds("all_gather", job.word * numel)
+    return forward, forward + group.seconds("all_gather", FP32_BYTES * numel * ranks / max(ranks - 1, 1))
 
 
-def gather_seconds(numel: int, setting: Setting) -> float:
+def gather_seconds(numel: int, job: Job) -> float:
     """Seconds of a gather of `numel` parameters, of which each tensor-parallel rank has a part."""
-    return _within(setting).seconds("all_gather", WORD[setting.precision] * numel / setting.tensor)
+    return _sharing(job).seconds("all_gather", job.word * numel / job.tensor)
 
 
-def reduce_seconds(stage: str, numel: int, setting: Setting) -> float:
+def reduce_seconds(stage: str, numel: int, job: Job) -> float:
     """Seconds of the reduction of `numel` gradients under a stage."""
-    nbytes = (setting.gradient_bytes or WORD[setting.precision]) * numel / setting.tensor
-    seconds = _within(setting).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
-    if setting.hybrid and _nodes(setting) > 1:
-        across = Group(_nodes(setting), _nodes(setting), _link(setting), setting.network)
-        seconds += across.seconds("all_reduce", nbytes / _sharding(setting))
+    sent = FP32_BYTES if reduces_in_fp32(job.scheme, job.precision) else job.word
+    nbytes = (job.gradient_bytes or sent) * numel / job.tensor
+    seconds = _sharing(job).seconds("all_reduce" if stage == "ddp" else "reduce_scatter", nbytes)
+    if job.sharding == "hybrid" and job.nodes > 1:
+        seconds += _group(job, job.nodes, job.nodes).seconds("all_reduce", nbytes / job.shards)
     return seconds
 
 
-def _link(setting: Setting) -> Link:
-    return setting.link or link(setting.gpu.link)
-
-
-def _within(setting: Setting) -> Group:
+def _sharing(job: Job) -> Group:
     """The ranks over which parameters are sharded."""
-    ranks = _sharding(setting)
-    return Group(ranks, -(-ranks * setting.tensor // setting.gpus_per_node), _link(setting), setting.network)
+    return _group(job, job.shards, -(-job.shards * job.tensor // job.gpus_per_node))
+
+
+def _group(job: Job, ranks: int, nodes: int) -> Group:
+    """So many ranks of the job; a bandwidth that was given holds wherever they are."""
+    if job.bandwidth is not None:
+        ring = Link("given", job.bandwidth, 0.0, "the caller")
+        return Group(ranks, nodes, ring, ring)
+    return Group(ranks, nodes, link(job.gpu.link), job.network)

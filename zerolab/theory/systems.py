@@ -13,6 +13,7 @@ from typing import Any
 
 from zerolab.engines.partition import FlatLayout
 from zerolab.names import check_known
+from zerolab.recording.events import merge_spans
 from zerolab.theory import forms
 
 FORMS = {
@@ -43,13 +44,11 @@ WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
 
 def check(stage: str, world_size: int, precision: str) -> None:
-    """Refuses what another system cannot do, before any rank is started.
+    """Refuses what another system cannot do, before any rank is started, where each would raise an error of its own.
 
-    Raises:
-        ValueError: an odd number of ranks for hsdp, or 16 bits where a system keeps no fp32 masters.
-        ImportError: DeepSpeed is asked for and not installed.
+    Raises ValueError for an odd number of ranks for hsdp, or 16 bits where a system keeps no fp32 masters; ImportError
+    for DeepSpeed where it is not installed.
     """
-    # Before ranks start: there it would be a device mesh's error, raised on each of them.
     if stage == "hsdp" and world_size % 2:
         raise ValueError(f"hsdp needs two halves of equal size, and {world_size} ranks have none: take an even N")
     if precision != "fp32" and stage in WITHOUT_MASTERS:
@@ -165,18 +164,11 @@ def shown(engine: Any) -> dict[str, int]:
         if is_number and category == "optimizer_state":
             sums["step_counters"] += nbytes
         else:
-            lying_in_it = sum(width * _covered(spans) for (_, width), spans in covered.get(key, {}).items())
+            # Several views may show the same elements, which count once.
+            merged = [(width, merge_spans(spans)) for (_, width), spans in covered.get(key, {}).items()]
+            lying_in_it = sum(width * (stop - start) for width, spans in merged for start, stop in spans)
             sums[f"padding of {category}"] += nbytes - lying_in_it
     return dict(sums)
-
-
-def _covered(spans: list[tuple[int, int]]) -> int:
-    """Elements in the spans. Several views may show the same elements, which count once."""
-    numel = last = 0
-    for start, stop in sorted(spans):
-        numel += max(0, stop - max(start, last))
-        last = max(last, stop)
-    return numel
 
 
 def terms(
@@ -218,11 +210,8 @@ def terms(
 def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: int = 0) -> dict[str, int]:
     """DeepSpeed's own estimate of a GPU's model state in 16 bits, as ZeRO's form and named differences from it.
 
-    Args:
-        stage: "zero2" or "zero3"; DeepSpeed estimates no other.
-        num_params: elements of the model.
-        world_size: GPUs.
-        largest: elements of the layer with the most parameters of its own; only zero3 asks for it.
+    It has one for zero2 and zero3; `largest` are the elements of the layer with the most parameters of its own, for
+    which only zero3 asks.
 
     Returns:
         Bytes, whose sum is what `estimate_zero2_model_states_mem_needs` (2P + 18P/N) or
