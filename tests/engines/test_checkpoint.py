@@ -1,5 +1,6 @@
 """Checkpoints: whole, independent of the number of ranks, atomic, and readable without executing anything."""
 
+import copy
 import os
 
 import pytest
@@ -50,6 +51,35 @@ def test_the_optimizers_state_is_whole_and_by_parameter_name(clusters):
 
     shapes = {name: parameter.shape for name, parameter in make().named_parameters()} | {"unused": {}}
     assert clusters(3).run(names_and_shapes) == [shapes] * 3
+
+
+class Scaled(torch.nn.Module):
+    """A single number, first in its flat, that is trained with a matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(0.5))
+        self.layer = torch.nn.Linear(3, 2)
+
+    def forward(self, inputs):
+        return self.layer(inputs) * self.scale
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_parameter_that_is_a_single_number_keeps_the_moments_of_its_flat_whole(clusters, stage):
+    def saved_and_loaded():
+        torch.manual_seed(0)
+        model = Scaled()
+        steps = [(torch.ones(2, 3) * number, torch.zeros(2, 2), torch.nn.functional.mse_loss) for number in (1, 2)]
+        engine, other = (ENGINES[stage](copy.deepcopy(model), torch.optim.AdamW, lr=0.1) for _ in range(2))
+        engine.training_step(*steps[0])
+        other.load_state_dict(engine.state_dict())
+        other.load_optimizer_state_dict(engine.optimizer_state_dict())
+        for each in (engine, other):
+            each.training_step(*steps[1])
+        return distance(engine.state_dict(), other.state_dict())
+
+    assert clusters(2).run(saved_and_loaded) == [0, 0]
 
 
 def test_the_same_file_serves_every_stage(clusters, tmp_path):

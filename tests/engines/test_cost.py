@@ -16,7 +16,7 @@ from torch import nn
 UNITS, RANKS = 6, 2
 PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
 # What a step passes without turning: each does one thing that its name says, or nothing where its option is off.
-BESIDE = {"checks", "graph", "hooks", "offload", "partition", "scaling", "taken", "usage"}
+BESIDE = {"checks", "graph", "offload", "partition", "scaling", "taken", "usage"}
 
 
 def calls_of_a_step(stage, others=0):

@@ -1,6 +1,6 @@
 """The lesson: one stage a file, read top to bottom; and other systems behind the same step, to measure it against."""
 
-from collections.abc import Iterator, Mapping
+from collections import UserDict
 from importlib import import_module
 from typing import Any
 
@@ -13,48 +13,38 @@ from zerolab.engines.zero1 import Zero1
 from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
 
-_LATER = {
-    "zero3-8bit": "zero3_8bit.Zero3In8Bits",
-    "torch-ddp": "torch_ddp.TorchDDP",
-    "torch-zero1": "torch_ddp.TorchZero1",
-    "fsdp1": "fsdp1.FSDP1",
-    "fsdp2": "fsdp2.FSDP2",
-    "hsdp": "fsdp2.HSDP",
-    **{f"deepspeed-{stage}": f"deepspeed.DeepSpeed{stage}" for stage in range(4)},
-    "muon-replicated": "muon_replicated.MuonReplicated",
-    "muon-owners": "muon_owners.MuonOwners",
-    "muon-rows": "muon_rows.MuonRows",
-}
 
-
-class _Engines(Mapping[str, type[Any]]):
+class _Engines(UserDict[str, Any]):
     """Names to classes; other systems, and what goes beyond the four stages, are imported when asked for."""
 
-    _own: Mapping[str, type[Engine]] = {engine.stage: engine for engine in (DDP, Zero1, Zero2, Zero3)}
-
     def __getitem__(self, stage: str) -> type[Any]:
-        if stage in self._own:
-            return self._own[stage]
-        module, _, name = _LATER[stage].partition(".")
+        module, _, name = self.data[stage].partition(".")
         found: type[Any] = getattr(import_module(f"{__name__}.{module}"), name)
         return found
 
-    def __contains__(self, stage: object) -> bool:
-        return stage in self._own or stage in _LATER  # without importing anything
-
     def modules(self) -> list[str]:
         """The files in which they are written, by their names in Python; nothing is imported."""
-        others = (f"{__name__}.{place.partition('.')[0]}" for place in _LATER.values())
-        return list(dict.fromkeys([*(engine.__module__ for engine in self._own.values()), *others]))
-
-    def __iter__(self) -> Iterator[str]:
-        return iter((*self._own, *_LATER))
-
-    def __len__(self) -> int:
-        return len(self._own) + len(_LATER)
+        return list(dict.fromkeys(f"{__name__}.{place.partition('.')[0]}" for place in self.data.values()))
 
 
-ENGINES = _Engines()
+ENGINES = _Engines(
+    {
+        "ddp": "ddp.DDP",
+        "zero1": "zero1.Zero1",
+        "zero2": "zero2.Zero2",
+        "zero3": "zero3.Zero3",
+        "zero3-8bit": "zero3_8bit.Zero3In8Bits",
+        "torch-ddp": "torch_ddp.TorchDDP",
+        "torch-zero1": "torch_ddp.TorchZero1",
+        "fsdp1": "fsdp1.FSDP1",
+        "fsdp2": "fsdp2.FSDP2",
+        "hsdp": "fsdp2.HSDP",
+        **{f"deepspeed-{stage}": f"deepspeed.DeepSpeed{stage}" for stage in range(4)},
+        "muon-replicated": "muon_replicated.MuonReplicated",
+        "muon-owners": "muon_owners.MuonOwners",
+        "muon-rows": "muon_rows.MuonRows",
+    }
+)
 """Every engine by the name of its stage, this project's first."""
 
 __all__ = [

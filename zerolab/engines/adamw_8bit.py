@@ -14,7 +14,8 @@ A shard begins with a block (`granule`), at a cost of up to 255 elements of padd
 another number, round every moment as one process would.
 """
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
@@ -73,26 +74,28 @@ class AdamW8bit(DeclaredOptimizer, torch.optim.AdamW):
             for parameter in group["params"]:
                 if parameter.grad is None:
                     continue
-                state = self.wide.get(parameter) or _new_state(parameter)
+                state = self.wide.get(parameter)
+                if not state:
+                    state = {key: torch.zeros_like(parameter) for key in self.formats} | {"step": torch.tensor(0.0)}
                 mean, squares, steps = ([state[key]] for key in ("exp_avg", "exp_avg_sq", "step"))
                 adamw([parameter], [parameter.grad], mean, squares, [], steps, **settings)
                 self.wide[parameter] = state
         return loss
 
 
-class Wide(MutableMapping[torch.Tensor, dict[str, Any]]):
+class Wide(UserDict[torch.Tensor, dict[str, Any]]):
     """An optimizer's state with its moments in fp32: read, they are unpacked; written, they are packed."""
 
     def __init__(self, optimizer: AdamW8bit) -> None:
-        self._state, self._formats = optimizer.state, optimizer.formats
+        self.data, self._formats = optimizer.state, optimizer.formats
 
     def __getitem__(self, parameter: torch.Tensor) -> dict[str, Any]:
-        if parameter not in self._state:  # where a plain look would make an entry
+        if parameter not in self:  # where a plain look would make an entry
             raise KeyError(parameter)
-        return {key: self._unpacked(key, value, parameter) for key, value in self._state[parameter].items()}
+        return {key: self._unpacked(key, value, parameter) for key, value in self.data[parameter].items()}
 
     def __setitem__(self, parameter: torch.Tensor, entries: dict[str, Any]) -> None:
-        kept = self._state[parameter]
+        kept = self.data[parameter]
         for key, value in entries.items():
             if key not in self._formats:
                 kept[key] = value
@@ -100,23 +103,9 @@ class Wide(MutableMapping[torch.Tensor, dict[str, Any]]):
             packed = pack(value.flatten(), self._formats[key], f"numbers of {key}")
             kept[key] = kept[key].copy_(packed) if key in kept else packed  # the same memory in every step
 
-    def __delitem__(self, parameter: torch.Tensor) -> None:
-        del self._state[parameter]
-
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(self._state)
-
-    def __len__(self) -> int:
-        return len(self._state)
-
     def _unpacked(self, key: str, value: Any, parameter: torch.Tensor) -> Any:
         if key not in self._formats:
             return value
         moment = torch.empty(parameter.numel(), dtype=parameter.dtype, device=parameter.device)
         unpack(value, moment, self._formats[key])
         return moment.view(parameter.shape)
-
-
-def _new_state(parameter: torch.Tensor) -> dict[str, Any]:
-    """As AdamW begins: nothing yet."""
-    return {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")} | {"step": torch.tensor(0.0)}

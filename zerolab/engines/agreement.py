@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Sequence
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -22,11 +23,9 @@ def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     everyone = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
     dist.all_gather(everyone, mine)
     if any(not torch.equal(mine, other) for other in everyone):
-        texts = [text.split("\n") for text in gather_texts(text)]
-        longest = max(len(lines) for lines in texts)
-        places = [[*lines, *["nothing"] * (longest - len(lines))] for lines in texts]
+        places = zip_longest(*(text.split("\n") for text in gather_texts(text)), fillvalue="nothing")
         # The first difference alone: what comes after it is often its consequence.
-        different = next(place for place in zip(*places, strict=True) if len(set(place)) > 1)
+        different = next(place for place in places if len(set(place)) > 1)
         shown = ", ".join(f"rank {rank}: {value}" for rank, value in enumerate(different))
         raise ValueError(f"{what} differ between ranks ({shown}): give every rank the same")
 

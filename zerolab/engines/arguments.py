@@ -6,7 +6,6 @@ from typing import Any
 
 _ARGS = re.compile(r"^Args:\n(?:    .*\n?)+", re.MULTILINE)
 _ARGUMENT = re.compile(r"^    \**(\w+): .*\n?(?:        .*\n?)*", re.MULTILINE)
-_RAISES = re.compile(r"^Raises:$", re.MULTILINE)
 
 
 class Explained:
@@ -19,11 +18,9 @@ class Explained:
         for each in reversed(cls.__mro__):
             section = _ARGS.search(cleandoc(each.__doc__ or ""))
             said |= {found[1]: found[0].rstrip() for found in _ARGUMENT.finditer(section[0] if section else "")}
-        own = _ARGS.sub("", cleandoc(cls.__doc__ or ""))
-        raises = _RAISES.search(own)
-        end = raises.start() if raises else len(own)
+        own, raises, errors = _ARGS.sub("", cleandoc(cls.__doc__ or "")).partition("\nRaises:\n")
         arguments = "\n".join(said[name] for name in signature(cls).parameters if name in said)
-        cls.__doc__ = f"{own[:end].rstrip()}\n\nArgs:\n{arguments}\n\n{own[end:]}".strip()
+        cls.__doc__ = f"{own.rstrip()}\n\nArgs:\n{arguments}\n{raises}{errors}".strip()
 
 
 def _completed(cls: type) -> Signature:

@@ -28,12 +28,7 @@ FORMATS = {
 
 
 def pack(shard: torch.Tensor, bits: Format, what: str = "parameters") -> torch.Tensor:
-    """The shard in 8 bits, and behind that its blocks' scales: shape [bytes], uint8.
-
-    Args:
-        shard: shape [n], of floating-point numbers.
-        bits: the format.
-        what: the numbers' name in an error.
+    """A shard of floating-point numbers, shape [n], in 8 bits, and behind that its scales: shape [bytes], uint8.
 
     Raises:
         ValueError: the shard has a number that is inf or NaN, which leaves its block no scale.

@@ -7,9 +7,8 @@ is there and sending rank 0's to all: under `zero3` a rank's shard, elsewhere th
 beside what it keeps a rank has no more than a piece of one tensor at a time.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,9 @@ from zerolab.engines.weights import Weights
 
 Read = Callable[[int, int], Iterator[torch.Tensor]]
 """Gives elements `[start, stop)` of a parameter laid end to end, in pieces of one dimension."""
+
+Named = tuple[list[str], torch.Tensor]
+"""A model's tensor with all of its names."""
 
 
 class Stored(Released):
@@ -64,10 +66,10 @@ def from_file(model: nn.Module, path: str | Path, device: torch.device | str = "
             shape or dtype there; or a buffer on the meta device is in no state.
     """
     weights = Weights(path)
-    parameters, buffers = _by_identity(model.named_parameters), _by_identity(model.named_buffers)
-    _check_keys(model, weights, parameters, buffers)
+    named = [*_with_all_names(model.named_parameters), *_with_all_names(model.named_buffers)]
+    _check_keys(model, weights, named)
     new: dict[int, torch.Tensor] = {}
-    for names, tensor in chain(parameters.values(), buffers.values()):
+    for names, tensor in named:
         if not (found := [name for name in names if name in weights.shapes]):
             continue
         key = found[-1]  # of a tied parameter's several names the last one counts, as in load_state_dict
@@ -83,17 +85,16 @@ def from_file(model: nn.Module, path: str | Path, device: torch.device | str = "
     return model
 
 
-def _by_identity(named: Any) -> dict[int, tuple[list[str], torch.Tensor]]:
-    """Tensors of a model with all of their names."""
-    found: dict[int, tuple[list[str], torch.Tensor]] = {}
+def _with_all_names(named: Any) -> Iterable[Named]:
+    found: dict[int, Named] = {}
     for name, tensor in named(remove_duplicate=False):
         found.setdefault(id(tensor), ([], tensor))[0].append(name)
-    return found
+    return found.values()
 
 
-def _check_keys(model: nn.Module, weights: Weights, parameters: Any, buffers: Any) -> None:
+def _check_keys(model: nn.Module, weights: Weights, named: list[Named]) -> None:
     file, kept = weights.path.name, model.state_dict(keep_vars=True)
-    for names, tensor in chain(parameters.values(), buffers.values()):
+    for names, tensor in named:
         if not weights.shapes.keys().isdisjoint(names):
             continue
         if isinstance(tensor, nn.Parameter) or names[0] in kept:
@@ -104,7 +105,7 @@ def _check_keys(model: nn.Module, weights: Weights, parameters: Any, buffers: An
                 f"the buffer {names[0]!r} is on the meta device and in no state, so no file has it: "
                 "make it on the CPU before from_file"
             )
-    known = {name for names, _ in chain(parameters.values(), buffers.values()) for name in names}
+    known = {name for names, _ in named for name in names}
     if unknown := sorted(weights.shapes.keys() - known):
         raise ValueError(f"{unknown[0]!r} is in {file} and not in the model: load the same model's file")
 
@@ -120,23 +121,6 @@ def _check_kind(key: str, tensor: torch.Tensor, weights: Weights) -> None:
         )
 
 
-class _Unread:
-    """What a flat has instead of `whole` while its values are in files: parts of it can be named, and a copy reads.
-
-    A stage that owns a copy of a part reads that part alone; one that owns a view needs the whole flat.
-    """
-
-    def __init__(self, read: Callable[[int, int], torch.Tensor], start: int, stop: int) -> None:
-        self._read, self._start, self._stop = read, start, stop
-
-    def __getitem__(self, part: slice) -> "_Unread":
-        return _Unread(self._read, self._start + part.start, self._start + part.stop)
-
-    def clone(self) -> torch.Tensor:
-        """Reads it."""
-        return self._read(self._start, self._stop)
-
-
 class StoredFlat(Flat):
     """A flat whose parameters are read from files. Making one sends nothing."""
 
@@ -145,13 +129,17 @@ class StoredFlat(Flat):
         self._dtype = formats.of_parameters(self.layout.dtype)
         self._sources: list[Read] = [parameter.read for parameter in self.parameters]  # type: ignore[attr-defined]
         self.presence = Presence.RELEASED
-        self.whole = _Unread(self._read, 0, self.layout.padded)
+        # Before anything is read the stage takes its part, of one number seen as often as the flat has elements.
+        self.whole = torch.empty((), dtype=self._dtype, device=self.parameters[0].device).expand(self.layout.padded)
         self.shard = own(self)
+        is_view = share_memory(self.shard, self.whole)
         del self.whole
-        if isinstance(self.shard, _Unread):  # no copy of a part: this stage keeps the flat whole
+        if is_view:  # this stage keeps the flat whole
             self.presence = Presence.WHOLE
             self._fill(self.whole, 0)
             self.shard = own(self)
+        else:  # a copy of a part, into which that part alone is read
+            self._fill(self.shard, self.span[0])
         self.owned = self._make_owned(formats, lambda master: self._fill(master, self.span[0]))
         if self.presence is Presence.WHOLE and not share_memory(self.owned, self.whole):
             self._module.watch()
@@ -169,12 +157,6 @@ class StoredFlat(Flat):
             self._module.hide()
             whole.untyped_storage().resize_(0)
         return whole
-
-    def _read(self, start: int, stop: int) -> torch.Tensor:
-        """The elements `[start, stop)` of the flat."""
-        part = torch.empty(stop - start, dtype=self._dtype, device=self.parameters[0].device)
-        self._fill(part, start)
-        return part
 
     def _fill(self, part: torch.Tensor, start: int) -> None:
         """Reads the flat's elements from `start` on into `part`; behind the last parameter there are zeros."""

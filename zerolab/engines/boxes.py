@@ -56,17 +56,13 @@ class Elements:
     start: int
     values: torch.Tensor
 
-    def boxes(self) -> Iterator[Box]:
-        """The boxes that the piece fills."""
-        return boxes(self.shape, self.start, self.start + self.values.numel())
-
     def at(self, offset: Sequence[int]) -> torch.Tensor:
         """The values of the box that begins there: a view."""
         place = 0
-        for offsets, sizes in self.boxes():
-            if offsets == tuple(offset):
-                return self.values[place : place + math.prod(sizes)].view(sizes)
-            place += math.prod(sizes)
+        for box in self.__create_chunk_list__():
+            if box.offsets == tuple(offset):
+                return self.values[place : place + box.sizes.numel()].view(box.sizes)
+            place += box.sizes.numel()
         raise KeyError(f"no box of this piece begins at {tuple(offset)}")
 
     def __create_write_items__(self, key: str, _: object) -> list[Any]:
@@ -88,4 +84,5 @@ class Elements:
         """For torch: what is to be read."""
         from torch.distributed.checkpoint.metadata import ChunkStorageMetadata
 
-        return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in self.boxes()]
+        found = boxes(self.shape, self.start, self.start + self.values.numel())
+        return [ChunkStorageMetadata(torch.Size(offsets), torch.Size(sizes)) for offsets, sizes in found]

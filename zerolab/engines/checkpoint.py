@@ -5,7 +5,7 @@ safetensors, which load without executing anything; a save that is killed leaves
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -25,8 +25,6 @@ from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
 
 FORMAT = "zerolab-checkpoint-1"
-
-
 _HOW = {"params", "foreach", "fused", "capturable", "differentiable"}  # change no number
 
 
@@ -44,13 +42,32 @@ class Checkpoints:
     matrix_numel: int = 0  # elements of the matrices that Muon updates
     scaler: torch.amp.GradScaler
     _layouts: list[FlatLayout]  # of the parameters that are trained
+    _shapes: dict[str, torch.Size]  # of everything in the model's state, by the module's own keys
 
     def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank, by the module's own keys."""
-        raise NotImplementedError
+        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it.
+
+        Raises:
+            TypeError: the module's state has something other than tensors in it.
+        """
+        return {key: value.detach().clone() for key, value in self._whole_model().items()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes the whole model."""
+        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
+
+        Raises:
+            TypeError: something in it is not a tensor.
+            ValueError: a key is missing or unknown, or a tensor has another shape.
+        """
+        check_state(state, self._shapes)
+        self._load(state)
+
+    def _whole_model(self) -> Mapping[str, torch.Tensor]:
+        """What `state_dict` copies."""
+        raise NotImplementedError
+
+    def _load(self, state: dict[str, torch.Tensor]) -> None:
+        """Takes what `load_state_dict` has checked."""
         raise NotImplementedError
 
     def _owned(self) -> Iterator[optimizer_state.Owned]:
@@ -89,11 +106,27 @@ class Checkpoints:
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
             # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
             group |= {key: value for key, value in saved.items() if key != "params"}
-        optimizer_state.scatter(self._owned(), self._state(), state["state"])
+        optimizer_state.scatter(self._owned(), self._state(), state["state"], self._trained_shapes())
 
     def save(self, path: str | Path) -> None:
         """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective."""
-        write(path, self.state_dict(), self.optimizer_state_dict(), self.scaler.state_dict())
+        model, optimizer = self.state_dict(), self.optimizer_state_dict()
+        # Every rank has the whole state; one writes, because all of them would write the same file.
+        if dist.get_rank() == 0:
+            values = {f"model/{key}": value for key, value in model.items()}
+            for name, entries in optimizer["state"].items():
+                values |= {f"optimizer/{name}/{key}": value for key, value in entries.items()}
+            tensors = {key: value.contiguous() for key, value in values.items() if isinstance(value, torch.Tensor)}
+            about = {
+                "numbers": {key: value for key, value in values.items() if key not in tensors},
+                "groups": optimizer["param_groups"],
+                "scaler": self.scaler.state_dict(),  # empty but in fp16
+                "trained": list(optimizer["state"]),
+            }
+            with files.replacing(path) as part:
+                save_file(tensors, part, {"format": FORMAT} | {key: json.dumps(about[key]) for key in about})
+        # Without it another rank could look for the file before it is there.
+        dist.barrier()
 
     def load(self, path: str | Path) -> None:
         """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
@@ -113,9 +146,8 @@ class Checkpoints:
         """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
         shapes, groups = self._trained_shapes(), self._group_names()
         if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
-            raise ValueError(
-                "the state has no 'state' and 'param_groups': pass what engine.optimizer_state_dict() gave"
-            )
+            remedy = "pass what engine.optimizer_state_dict() gave"
+            raise ValueError(f"the state has no 'state' and 'param_groups': {remedy}")
         if different := sorted(shapes.keys() ^ state["state"].keys()):
             raise ValueError(
                 f"{different[0]!r} is trained in only one of engine and state: load the same model's state"
@@ -175,30 +207,18 @@ class FlatCheckpoints(Checkpoints):
         """Refuses to copy or pickle the engine, and with it the model, whose hooks refer to it."""
         raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it.
-
-        Raises:
-            TypeError: the module's state has something other than tensors in it.
-        """
+    def _whole_model(self) -> dict[str, torch.Tensor]:
         entries = self._entries()
-        copies: dict[int, torch.Tensor] = {}
+        values: dict[int, torch.Tensor] = {}
         for flat in self.flats:
             flat.settle()
             flat.take_over()
             # From the masters: bf16 weights would lose what the optimizer knows.
             views = flat.views(_gather_from_owners(flat, flat.owned.detach()))
-            copies |= {id(parameter): view.clone() for parameter, view in zip(flat.parameters, views, strict=True)}
-        return {key: copies.get(id(entry), entry).detach().clone() for key, entry in entries.items()}
+            values |= {id(parameter): view for parameter, view in zip(flat.parameters, views, strict=True)}
+        return {key: values.get(id(entry), entry) for key, entry in entries.items()}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
-
-        Raises:
-            TypeError: something in it is not a tensor.
-            ValueError: a key is missing or unknown, or a tensor has another shape.
-        """
-        check_state(state, self._shapes())
+    def _load(self, state: dict[str, torch.Tensor]) -> None:
         # A tied parameter has several keys and one tensor; the value of the last key wins.
         values = {id(entry): state[key] for key, entry in self._entries().items()}
         with torch.no_grad():
@@ -209,8 +229,8 @@ class FlatCheckpoints(Checkpoints):
                 if id(buffer) in values:
                     buffer.copy_(values[id(buffer)])
 
-    def _shapes(self) -> dict[str, torch.Size]:
-        """The shape of everything in the model's state, by the module's own keys."""
+    @property
+    def _shapes(self) -> dict[str, torch.Size]:  # type: ignore[override]  # other systems remember them
         shapes = self._shapes_by_id()
         return {key: shapes.get(id(entry), entry.shape) for key, entry in self._entries().items()}
 
@@ -234,10 +254,9 @@ class FlatCheckpoints(Checkpoints):
 
     def _owned(self) -> Iterator[optimizer_state.Owned]:
         for flat in self.trainable:
-            for updated, (first, last) in flat.updated():
-                slots = {slot.name: slot.shape.numel() for slot in flat.layout.slots}
-                pieces = optimizer_state.pieces_within(slots.items(), first, last)
-                yield optimizer_state.Owned(updated, pieces, tuple(slots))
+            sizes = {slot.name: slot.shape.numel() for slot in flat.layout.slots}
+            for updated, span in flat.updated():
+                yield optimizer_state.Owned(updated, optimizer_state.pieces_within(sizes.items(), *span), tuple(sizes))
 
 
 def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -> None:
@@ -248,59 +267,31 @@ def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -
         where = "the model" if different[0] in shapes else "the state"
         raise ValueError(f"{different[0]!r} is only in {where}: load a state that was saved from the same model")
     for key, shape in shapes.items():
-        if state[key].shape != shape:
-            found = tuple(state[key].shape)
-            raise ValueError(
-                f"{key!r} is {found} in the state and {tuple(shape)} in the model: load the same model's state"
-            )
-
-
-def write(path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any], scaler: dict[str, Any]) -> None:
-    """Writes what every rank has whole, from rank 0; returns when the file is there. Collective."""
-    if dist.get_rank() == 0:
-        # Every rank has the whole state; one writes, because all of them would write the same file.
-        tensors = {f"model/{key}": value.contiguous() for key, value in model.items()}
-        numbers: dict[str, Any] = {}
-        for name, entries in optimizer["state"].items():
-            for key, value in entries.items():
-                place = f"optimizer/{name}/{key}"
-                if isinstance(value, torch.Tensor):
-                    tensors[place] = value.contiguous()
-                else:
-                    numbers[place] = value
-        about = {"format": FORMAT, "numbers": json.dumps(numbers), "groups": json.dumps(optimizer["param_groups"])}
-        about |= {"scaler": json.dumps(scaler)}  # empty but in fp16
-        with files.replacing(path) as part:
-            save_file(tensors, part, metadata=about | {"trained": json.dumps(list(optimizer["state"]))})
-    # Without it another rank could look for the file before it is there.
-    dist.barrier()
+        if (found := state[key].shape) != shape:
+            differ = f"{key!r} is {tuple(found)} in the state and {tuple(shape)} in the model"
+            raise ValueError(f"{differ}: load the same model's state")
 
 
 def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, Any]]:
-    """The states of model, optimizer and scaler that `write` left at `path`.
-
-    Raises:
-        ValueError: the file is missing, or not a checkpoint of this kind.
-    """
+    """The states of model, optimizer and scaler that were saved; ValueError if there is no checkpoint of this kind."""
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118  (it is no mapping)
     except (OSError, SafetensorError) as error:
-        raise ValueError(
-            f"{Path(path).name} cannot be read as a checkpoint ({error}): give a file of engine.save"
-        ) from None
-    if about.get("format") != FORMAT or not {"trained", "numbers", "groups"} <= about.keys():
-        raise ValueError(
-            f"{Path(path).name} has format {about.get('format')!r}, not {FORMAT!r}: save it with engine.save"
-        )
+        why = f"cannot be read as a checkpoint ({error})"
+        raise ValueError(f"{Path(path).name} {why}: give a file of engine.save") from None
+    if (found := about.get("format")) != FORMAT or not {"trained", "numbers", "groups"} <= about.keys():
+        raise ValueError(f"{Path(path).name} has format {found!r}, not {FORMAT!r}: save it with engine.save")
+    model: dict[str, torch.Tensor] = {}
     state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
     for place, value in {**tensors, **json.loads(about["numbers"])}.items():
-        if place.startswith("optimizer/"):
-            # From the right: a parameter's name may hold a slash, an optimizer's key never does.
-            name, key = place.removeprefix("optimizer/").rsplit("/", 1)
+        kind, _, rest = place.partition("/")
+        if kind == "model":
+            model[rest] = value
+        else:  # from the right: a parameter's name may hold a slash, an optimizer's key never does
+            name, _, key = rest.rpartition("/")
             state[name][key] = value
-    model = {key.removeprefix("model/"): value for key, value in tensors.items() if key.startswith("model/")}
     optimizer = {"state": state, "param_groups": json.loads(about["groups"])}
     return model, optimizer, json.loads(about.get("scaler", "{}"))
 

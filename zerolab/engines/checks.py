@@ -24,17 +24,11 @@ WHOLE_TENSOR_OPTIMIZERS = {
 
 
 def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
-    """Refuses what cannot update a flat element by element.
-
-    Raises:
-        TypeError: not an optimizer's class, or a keyword that it does not take.
-        ValueError: an optimizer that needs whole tensors.
-    """
+    """Raises TypeError for what is no optimizer's class or a keyword of none, ValueError if it needs whole tensors."""
     if not (isinstance(optimizer_cls, type) and issubclass(optimizer_cls, torch.optim.Optimizer)):
         raise TypeError(f"optimizer_cls is {optimizer_cls!r}: pass an optimizer's class, such as torch.optim.AdamW")
-    for name, reason in WHOLE_TENSOR_OPTIMIZERS.items():
-        # Including the bases: a subclass of LBFGS needs whole tensors too.
-        if name in {base.__name__ for base in optimizer_cls.__mro__}:
+    for name in (base.__name__ for base in optimizer_cls.__mro__):  # a subclass of LBFGS needs whole tensors too
+        if reason := WHOLE_TENSOR_OPTIMIZERS.get(name):
             beside = ', and for Muon beside it ENGINES["muon-owners"]' if name == "Muon" else ""
             remedy = f"use an element-wise one, such as AdamW{beside}"
             raise ValueError(f"{name} cannot run on shards, because {reason}: {remedy}")
@@ -108,13 +102,7 @@ def check_prefetch(prefetch: int) -> None:
 
 
 def check_parameters(model: nn.Module) -> None:
-    """Refuses parameters that cannot be laid into flats.
-
-    Raises:
-        TypeError: `model` is not a module.
-        ValueError: a parameter has no shape or no values yet, belongs to an engine, or shares another one's memory; a
-            module writes into its own parameters; or all of them are frozen.
-    """
+    """Raises TypeError for what is no module, ValueError for parameters that cannot be laid into flats."""
     if not isinstance(model, nn.Module):
         raise TypeError(f"model is {model!r}: pass a torch.nn.Module")
     for name, module in model.named_modules():
@@ -147,16 +135,9 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) -> None:
-    """Refuses a model that has changed since the engine was made.
+    """Raises RuntimeError for a model that has changed since the engine was made; takes over what was written into it.
 
-    Args:
-        model: the module as it is now.
-        flats: the engine's flats; values that were written into their parameters are taken over.
-        reached: the ids of the tensors for which the next backward computes gradients.
-
-    Raises:
-        RuntimeError: a parameter with a gradient was frozen or did not exist, or one of the engine's own has other
-            memory.
+    `reached` are the ids of the tensors for which the next backward computes gradients.
     """
     others = reached.difference(id(parameter) for flat in flats for parameter in flat.parameters)
     # Usually none; they may be inputs or another model's parameters. Only if there are any is the model searched.
@@ -186,11 +167,7 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
     """Raises ValueError for what another system cannot train: it would not name it, or would fail only later.
 
-    Args:
-        stage: the system's name.
-        model: the module.
-        units: the names of the modules that it is to wrap.
-        cannot: of "scalars", "strides", "containers" and "dtypes".
+    It is said by `cannot`: some of "scalars", "strides", "containers" (among the units that it wraps) and "dtypes".
     """
     for name, parameter in model.named_parameters():
         if "scalars" in cannot and not parameter.dim():
@@ -204,6 +181,5 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
             raise ValueError(f"{stage} cannot gather {unit!r}, a {kind} without forward: name what is in it in units=")
     dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
     if "dtypes" in cannot and len(dtypes) > 1:
-        raise ValueError(
-            f"{stage} trains one dtype, and the model has {' and '.join(dtypes)}: convert it with model.to"
-        )
+        found = " and ".join(dtypes)
+        raise ValueError(f"{stage} trains one dtype, and the model has {found}: convert it with model.to")

@@ -38,7 +38,7 @@ class Exchange:
 
     call: Call | None = None  # as observers know it, until it is waited for
 
-    def __init__(self, works: "Sequence[dist.Work | Exchange]", then: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, works: "Sequence[dist.Work | Exchange]", then: Callable[[], object] = lambda: None) -> None:
         self._works, self._then = list(works), then
 
     @told_of_wait
@@ -65,19 +65,11 @@ def _through_main_memory(collective: Collective) -> Collective:
     """Lets gloo, which cannot read a GPU's memory, work on a copy that is brought back at the end."""
 
     @wraps(collective)
-    def start(
-        flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "", sizes: Sequence[int] | None = None
-    ) -> Exchange:
-        more = () if sizes is None else (sizes,)
-        # NCCL reads a GPU's memory itself.
-        if not (flat.is_cuda and _is_direct(group)):
-            return collective(flat, group, name, *more)
+    def start(flat: torch.Tensor, group: dist.ProcessGroup | None, name: str, *sizes: Sequence[int]) -> Exchange:
+        if not (flat.is_cuda and _is_direct(group)):  # NCCL reads a GPU's memory itself
+            return collective(flat, group, name, *sizes)
         copy = flat.cpu()
-
-        def bring_back() -> None:
-            flat.copy_(copy)
-
-        return Exchange([collective(copy, group, name, *more)], bring_back)
+        return Exchange([collective(copy, group, name, *sizes)], lambda: flat.copy_(copy))
 
     return start
 
@@ -126,13 +118,7 @@ def all_gather(
 ) -> Exchange:
     """Starts sending this rank's part to everyone: after `wait()` the flat holds every rank's part.
 
-    Sends (N-1)/N of the flat, and receives straight into it.
-
-    Args:
-        flat: shape [N * part], contiguous.
-        group: the ranks that take part; None for all.
-        name: what travels; ranks that disagree on the order never take one thing for another.
-        sizes: elements of each rank's part; None for equal ones.
+    Sends (N-1)/N of the flat, and receives straight into it. Arguments as for `reduce_scatter`.
     """
     ranks = _members(group)
     parts = _cut(flat, ranks, sizes)  # views: what arrives lands in the flat itself
@@ -150,12 +136,7 @@ def all_gather(
 def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name: str = "") -> Exchange:
     """Starts adding up the whole flat on every rank: a reduce_scatter, then an all_gather of the sums.
 
-    Sends 2 (N-1)/N of the flat.
-
-    Args:
-        flat: shape [N * part], contiguous.
-        group: the ranks that take part; None for all.
-        name: what travels; ranks that disagree on the order never take one thing for another.
+    Sends 2 (N-1)/N of the flat, shape [N * part]. Arguments as for `reduce_scatter`, but parts are equal.
     """
     if not _is_direct(group):
         second = _for_reductions(group, flat.device)
@@ -177,14 +158,8 @@ def _members(group: dist.ProcessGroup | None) -> dist.ProcessGroup:
 
 def _one_by_one(collective: Any, parts: Sequence[torch.Tensor], group: dist.ProcessGroup | None) -> Exchange:
     """For each rank that has a part a `reduce` to it or a `broadcast` from it, as NCCL itself takes unequal parts."""
-    ranks = dist.get_process_group_ranks(_members(group))
-    return Exchange(
-        [
-            collective(part, rank, group=group, async_op=True)
-            for rank, part in zip(ranks, parts, strict=True)
-            if part.numel()
-        ]
-    )
+    owned = zip(parts, dist.get_process_group_ranks(_members(group)), strict=True)
+    return Exchange([collective(part, rank, group=group, async_op=True) for part, rank in owned if part.numel()])
 
 
 def _cut(flat: torch.Tensor, ranks: dist.ProcessGroup, sizes: Sequence[int] | None) -> Sequence[torch.Tensor]:
@@ -210,7 +185,7 @@ def _for_reductions(group: dist.ProcessGroup | None, device: torch.device) -> di
     """The group over which to reduce among these ranks; that of all ranks is made when they first reduce."""
     everybody = _members(None)
     # A part of the ranks cannot make one without the others: torch names a group by how many each rank has by then.
-    if not (group is None or group is everybody) or not has_streams():
+    if group not in (None, everybody) or not has_streams():
         return group
     if everybody not in _second_groups:
         timeout = everybody._get_backend(device).options._timeout  # noqa: SLF001  (it has no other name)

@@ -10,9 +10,10 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from functools import cache, partial, wraps
 from importlib import import_module
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -20,8 +21,8 @@ from torch import nn
 from torch.nn import functional
 
 from zerolab.engines.holdings import Holding
+from zerolab.engines.loop import norm_over_ranks
 from zerolab.engines.native import Native
-from zerolab.engines.norm import norm_over_ranks
 from zerolab.engines.optimizer_state import Owned, Piece, pieces_within
 from zerolab.engines.partition import ParamGroups
 from zerolab.engines.precision import INIT_SCALE, cast_floating
@@ -51,18 +52,16 @@ class DeepSpeed0(Native):
         super().__init__(*arguments, **others)
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        self._deepspeed = import_deepspeed(next(model.parameters()).device.type)
+        device = next(model.parameters()).device.type
+        self._deepspeed = import_deepspeed(device)
+        self.scaler = torch.amp.GradScaler(device, enabled=False)  # DeepSpeed scales by itself
         # Before it flattens the parameters: its lists have the same objects, without names.
         self._names = {id(parameter): name for name, parameter in model.named_parameters()}
-        if self._dtype is not None:
-            dtype = self._dtype
+        if (dtype := self._dtype) is not None:
             model.register_forward_pre_hook(
                 lambda _, inputs, keywords: cast_floating((inputs, keywords), dtype), with_kwargs=True
             )
         return model  # DeepSpeed takes module and optimizer together, in `_make_optimizer`
-
-    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        return torch.amp.GradScaler(device.type, enabled=False)  # it has its own
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         if self.precision == "fp16" and not self._deepspeed.accelerator.get_accelerator().is_fp16_supported():
@@ -103,19 +102,16 @@ class DeepSpeed0(Native):
     def _update(self) -> None:
         self.model.step()  # within `accumulate` it only counts
 
-    @contextmanager
-    def _no_sync(self) -> Iterator[None]:
+    def _no_sync(self, until: ExitStack) -> None:
         # DeepSpeed would count micro-batches as configured; here `accumulate` decides.
         self.model.set_gradient_accumulation_boundary(False)
-        try:
-            yield
-        finally:
-            self.model.set_gradient_accumulation_boundary(True)
+        until.callback(self.model.set_gradient_accumulation_boundary, True)
 
 
-class _Sharded(DeepSpeed0):
-    """What stages 1 to 3 share: an optimizer over fp32 partitions of the flattened parameters."""
+class DeepSpeed1(DeepSpeed0):
+    """DeepSpeed stage 1: fp32 partitions and optimizer state sharded."""
 
+    stage, number = "deepspeed-1", 1
     precisions = ("fp32", "bf16", "fp16")
 
     def _flats(self) -> Iterator[Partition]:
@@ -135,42 +131,36 @@ class _Sharded(DeepSpeed0):
             piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
+    def _whole_model(self) -> dict[str, torch.Tensor]:
         whole: dict[int, torch.Tensor] = {}
         for parameter in self.module.parameters():
             full = self._deepspeed.utils.safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
-            whole[id(parameter)] = self._frozen(parameter) if full is None else full
+            if full is None:
+                # Whole anyway, but in stage 3.
+                with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=None):
+                    full = parameter.detach().clone()
+            whole[id(parameter)] = full
         entries = self.module.state_dict(keep_vars=True)
-        return {
-            key: whole.get(id(entry), entry).detach().view(self._shapes[key]).clone() for key, entry in entries.items()
-        }
+        return {key: whole.get(id(entry), entry).view(self._shapes[key]) for key, entry in entries.items()}
 
-    def _frozen(self, parameter: nn.Parameter) -> torch.Tensor:
-        return parameter
-
+    @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         for key, entry in self.module.state_dict(keep_vars=True).items():
-            self._set(entry, state[key])
+            with self._deepspeed.zero.GatheredParameters([entry], modifier_rank=0):
+                entry.copy_(state[key])
         for master, _, pieces in self._flats():  # DeepSpeed's own setter fails on unevenly sharded parameters
             for name, place, start, numel in pieces:
-                master.detach()[place : place + numel] = state[name].flatten()[start : start + numel]
-
-    def _set(self, entry: torch.Tensor, value: torch.Tensor) -> None:
-        with torch.no_grad():
-            entry.copy_(value)
+                master[place : place + numel] = state[name].flatten()[start : start + numel]
 
     def holdings(self) -> Iterator[Holding]:
         """Parameters as the stage keeps them; this rank's partition of gradients, fp32 parameters and their state."""
         yield from self._held_parameters()
         for master, gradient, pieces in self._flats():
-            yield from self._held_pieces("optimizer_state", master, pieces)
-            if master.grad is not None:
-                yield from self._held_pieces("gradients", master.grad, pieces)
-            begin = 0
-            for part in gradient:
-                yield from self._held_pieces("gradients", part, pieces, begin)
-                begin += part.numel()
+            yield from self._held("optimizer_state", master, pieces)
+            yield from self._held("gradients", master.grad, pieces)
+            begins = accumulate((part.numel() for part in gradient), initial=0)
+            for part, begin in zip(gradient, begins, strict=False):
+                yield from self._held("gradients", part, pieces, begin)
         yield from self._held_state()
         yield from self._buckets()  # last: a gradient in a bucket counts as communication
 
@@ -183,19 +173,13 @@ class _Sharded(DeepSpeed0):
                     yield Holding("communication", self.flats[0].layout.name, (0, 0), buffer)
 
 
-class DeepSpeed1(_Sharded):
-    """DeepSpeed stage 1: fp32 partitions and optimizer state sharded."""
-
-    stage, number = "deepspeed-1", 1
-
-
 class DeepSpeed2(DeepSpeed1):
     """DeepSpeed stage 2: gradients sharded too."""
 
     stage, number = "deepspeed-2", 2
 
 
-class DeepSpeed3(_Sharded):
+class DeepSpeed3(DeepSpeed1):
     """DeepSpeed stage 3: parameters sharded too, one by one."""
 
     stage, number = "deepspeed-3", 3
@@ -221,58 +205,36 @@ class DeepSpeed3(_Sharded):
             functional.linear = of_torch
 
     def _held_parameters(self) -> Iterator[Holding]:
+        parameter: Any  # to which DeepSpeed has added what it calls ds_
         for parameter in self.module.parameters():
-            start, numel = _shard(parameter, self.rank)
             name = self._names[id(parameter)]
-            yield self._held("parameters", name, parameter.ds_tensor, start, numel)  # type: ignore[attr-defined]
-            if parameter.numel() == parameter.ds_numel:  # type: ignore[attr-defined]  # whole just now, else empty
-                yield self._held("parameters", name, parameter)
-            if parameter.grad is not None and parameter.grad.numel():
-                yield self._held("gradients", name, parameter.grad)
-        buffer = getattr(self._zero, "grad_partitions_flat_buffer", None)
+            everything = [Piece(name, 0, 0, parameter.ds_numel)]
+            yield from self._held("parameters", parameter.ds_tensor, [Piece(name, 0, *_shard(parameter, self.rank))])
+            if parameter.numel() == parameter.ds_numel:  # whole just now, else empty
+                yield from self._held("parameters", parameter, everything)
+            yield from self._held("gradients", parameter.grad, everything)
         for _, _, pieces in self._flats():
-            if buffer is not None:
-                yield from self._held_pieces("gradients", buffer, pieces)
-
-    def _frozen(self, parameter: nn.Parameter) -> torch.Tensor:
-        with self._deepspeed.zero.GatheredParameters([parameter], modifier_rank=None):
-            return parameter.detach().clone()
-
-    def _set(self, entry: torch.Tensor, value: torch.Tensor) -> None:
-        if not hasattr(entry, "ds_tensor"):  # a buffer
-            super()._set(entry, value)
-            return
-        with self._deepspeed.zero.GatheredParameters([entry], modifier_rank=0):
-            super()._set(entry, value)
+            yield from self._held("gradients", getattr(self._zero, "grad_partitions_flat_buffer", None), pieces)
 
 
 def partitions(zero: Any, names: Mapping[int, str], rank: int) -> Iterator[Partition]:
-    """What a rank updates under stages 1 to 3.
-
-    Args:
-        zero: DeepSpeed's optimizer, as `initialize` returns it.
-        names: of the parameters, by `id`.
-        rank: of this process.
-    """
+    """What a rank updates under stages 1 to 3: of DeepSpeed's optimizer, with the parameters' names by `id`."""
     from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
     if isinstance(zero, DeepSpeedZeroOptimizer_Stage3):
         for number, master in enumerate(zero.fp32_partitioned_groups_flat):
-            pieces, place = [], 0
-            for parameter in zero.fp16_groups[number]:
-                pieces.append(Piece(names[id(parameter)], place, *_shard(parameter, rank)))
-                place += parameter.ds_tensor.ds_numel
+            group = zero.fp16_groups[number]
+            places = accumulate((each.ds_tensor.ds_numel for each in group), initial=0)
+            shards = zip(group, places, strict=False)  # the last place is where the padding begins
+            pieces = [Piece(names[id(each)], place, *_shard(each, rank)) for each, place in shards]
             yield master, list(zero.averaged_gradients.get(number) or ()), pieces
         return
     for number, master in enumerate(zero.single_partition_of_fp32_groups):
         size = zero.partition_size[number]
         # In DeepSpeed's order: with `round_robin_gradients` it is not the model's.
         group = ((names[id(each)], each.numel()) for each in zero.round_robin_bit16_groups[number])
-        yield (
-            master,
-            list(zero.averaged_gradients.get(number) or ()),
-            pieces_within(group, rank * size, (rank + 1) * size),
-        )
+        pieces = pieces_within(group, rank * size, (rank + 1) * size)
+        yield master, list(zero.averaged_gradients.get(number) or ()), pieces
 
 
 def _shard(parameter: Any, rank: int) -> tuple[int, int]:
@@ -328,9 +290,4 @@ def _leave_the_compiler_out() -> None:
 
 def _compiled_when_called(compiling: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
     compiled = cache(lambda: compiling(function))
-
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        return compiled()(*arguments, **keywords)
-
-    return call
+    return wraps(function)(lambda *values, **keywords: compiled()(*values, **keywords))  # noqa: PLW0108  (not before)

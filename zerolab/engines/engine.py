@@ -10,6 +10,7 @@ in `loop` what a training loop may do beside (accumulate, clip, look), and in `f
 import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
+from types import ModuleType
 from typing import Any, ClassVar
 
 import torch
@@ -25,11 +26,10 @@ from zerolab.engines.collectives import Exchange, granule
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.graph import parameters_behind
-from zerolab.engines.hooks import Hook, Inputs
 from zerolab.engines.loop import Loop, Next
 from zerolab.engines.partition import FlatLayout, ParamGroups, Selector, groups_of, partition
 from zerolab.engines.precision import Formats, compute_dtype, make_scaler
-from zerolab.engines.reduction import Reduction, Rules, Units
+from zerolab.engines.reduction import Hook, Reduction, Units
 from zerolab.engines.scaling import Scaling
 from zerolab.engines.taken import OwnUpdate
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
@@ -114,10 +114,9 @@ class Engine(Explained, Loop):
         self._own_update = OwnUpdate(self)
         self._scaling = Scaling(self, self._own_update)
         self.scaler = make_scaler(precision, self.flats[0].shard.device)
-        self._next = Next.BACKWARD
         self._reduction = Reduction(self, self._units, overlap=overlap)
         # Hooks and no wrapper: `engine.model` stays the module that the learner wrote, under its own names.
-        model.register_forward_pre_hook(Hook.of(Inputs(formats.compute), Inputs.prepare), with_kwargs=True)
+        model.register_forward_pre_hook(Hook(Engine._prepare_inputs, self), with_kwargs=True)
         self._units.watch(self._reduction)
         self._reduction.watch(model)
 
@@ -128,14 +127,13 @@ class Engine(Explained, Loop):
         return layouts
 
     def make_optimizer(
-        self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]
+        self, optimizer_cls: type[torch.optim.Optimizer], param_groups: ParamGroups, keywords: dict[str, Any]
     ) -> torch.optim.Optimizer:
         """What updates the parts that this rank owns."""
         owned = ((flat.layout.group, flat.owned) for flat in self.trainable)
-        optimizer: torch.optim.Optimizer = optimizer_cls(groups_of(owned, param_groups), **keywords)
-        return optimizer
+        return optimizer_cls(groups_of(owned, param_groups), **keywords)
 
-    def rules(self, layout: FlatLayout) -> Rules:
+    def rules(self, layout: FlatLayout) -> "Engine | ModuleType":
         """Who decides for a flat: the stage; for one that stays whole on every rank, the functions of `replicated`."""
         return replicated if layout.replicated else self
 
@@ -168,7 +166,11 @@ class Engine(Explained, Loop):
         outputs = self.model(**inputs) if isinstance(inputs, Mapping) else self.model(inputs)
         loss = loss_fn(outputs, targets)
         self.backward(self.scaler.scale(loss))  # the loss itself, but in fp16
-        self._step_by(self.scaler)
+        if self.scaler.is_enabled() and self._next is Next.STEP:  # in fp16 it is skipped after an overflow
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+        else:
+            self.step()
         tell(lambda observer: observer.trained(loss))
         return loss.detach()
 
@@ -185,12 +187,9 @@ class Engine(Explained, Loop):
         self.refuse_second_backward()
         # Known before autograd begins, or no flat could tell which of its gradients is the last.
         self.begin_backward(parameters_behind(loss), loss)
-        try:
+        with self._reduction.dropping():
             loss.backward()
             self.end_backward()
-        except BaseException:  # Ctrl-C too
-            self._reduction.drop()
-            raise
 
     @then(tell_updated)
     def step(self) -> None:

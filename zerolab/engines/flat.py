@@ -64,6 +64,8 @@ class Flat:
         self.parameters = parameters
         self.rank = rank
         self.gradient_dtype = formats.of_gradients(layout.dtype)
+        # Whether gradients are added up in another dtype than the one in which autograd gives them.
+        self.widens_gradients = self.gradient_dtype != formats.of_parameters(layout.dtype)
         self.gradient: torch.Tensor | None = None
         self.mean: torch.Tensor | None = None
         self.unscaled: torch.Tensor | None = None
@@ -73,6 +75,8 @@ class Flat:
         self.awaited: set[Slot] = set()  # the parameters whose gradients this backward has yet to bring
         self._left: list[tuple[Slot, nn.Parameter, Taken]] = []  # what answers for the engine in each `.grad` just now
         self.begin(own, formats)
+        self.has_master = not share_memory(self.owned, self.shard)  # whether the optimizer updates a copy of the shard
+        self.usage = Usage(layout, self.span)  # which of the parameters got a gradient in this step
 
     def begin(self, own: Callable[["Flat"], torch.Tensor], formats: Formats) -> None:
         """Lays the parameters end to end, rank 0's values on every rank, and has the stage take its part."""
@@ -94,10 +98,9 @@ class Flat:
     def _make_owned(self, formats: Formats, fill: Callable[[torch.Tensor], Any]) -> nn.Parameter:
         """What the optimizer updates: the shard itself, or a master copy, filled with the values before rounding."""
         master = None if self.layout.frozen else formats.make_master(self.shard, self.layout.dtype)
-        if master is None:
-            return nn.Parameter(self.shard, requires_grad=not self.layout.frozen)
-        fill(master)
-        return nn.Parameter(master)
+        if master is not None:
+            fill(master)
+        return nn.Parameter(self.shard if master is None else master, requires_grad=not self.layout.frozen)
 
     @property
     def is_sharded(self) -> bool:
@@ -109,21 +112,6 @@ class Flat:
         """The elements `[start, stop)` of the flat that this rank owns."""
         return self.layout.span(self.rank) if self.is_sharded else (0, self.layout.padded)
 
-    @cached_property
-    def usage(self) -> Usage:
-        """Which of the parameters got a gradient in this step."""
-        return Usage(self.layout, self.span)
-
-    @property
-    def widens_gradients(self) -> bool:
-        """Whether gradients are added up in another dtype than the one in which autograd gives them."""
-        return self.gradient_dtype != self.whole.dtype
-
-    @property
-    def has_master(self) -> bool:
-        """Whether the optimizer updates a copy of the shard."""
-        return not share_memory(self.owned, self.shard)
-
     @property
     def has_half_its_gradients(self) -> bool:
         """Whether the gradients that this backward has yet to bring are at most half of the flat."""
@@ -132,10 +120,6 @@ class Flat:
     def members(self) -> Iterator[tuple[Slot, nn.Parameter]]:
         """The module's parameters, each with its place."""
         return zip(self.layout.slots, self.parameters, strict=True)
-
-    def has_any_of(self, parameters: set[int]) -> bool:
-        """Whether one of the module's parameters in this flat is among those with the given ids."""
-        return any(id(parameter) in parameters for parameter in self.parameters)
 
     def lay_out(self, tensors: list[torch.Tensor], dtype: torch.dtype | None = None) -> torch.Tensor:
         """The tensors end to end in the order of the slots, zero-padded: shape [padded], dtype None the layout's."""
@@ -161,7 +145,9 @@ class Flat:
         return whole[slice(*self.span)]
 
     def arrive(self, exchange: Exchange) -> None:
-        """The other ranks' parts are on their way into `whole`, by this exchange."""
+        """The other ranks' parts are on their way into `whole`, by this exchange: who uses what is shown waits."""
+        if self.presence is Presence.WHOLE:
+            self._module.show_when_used(self.settle)
         self._arrival, self.presence = exchange, Presence.ARRIVING
 
     def settle(self) -> None:
@@ -175,10 +161,6 @@ class Flat:
         """Waits: the memory of `whole` goes, and may be used for something else only behind what arrives there."""
         if self._arrival is not None:
             self._arrival.wait()
-
-    def show_when_used(self) -> None:
-        """Has whoever uses one of the module's parameters first wait until they are there."""
-        self._module.show_when_used(self.settle)
 
     def hide(self) -> None:
         """Takes over what was written, and makes the module's parameters say that they are released."""
@@ -220,9 +202,7 @@ class Flat:
         gradient, adds = self.gradient, self.gradient is not None
         if gradient is None:
             # Not zeroed as a whole: every element but the padding is written below, and a step waits for memory.
-            self.gradient = gradient = torch.empty(
-                self.layout.padded, dtype=self.gradient_dtype, device=self.whole.device
-            )
+            self.gradient = gradient = self.whole.new_empty(self.layout.padded, dtype=self.gradient_dtype)
             gradient[self.layout.numel :].zero_()
             self.usage.brought.clear()
         places, gradients = [], []

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -24,6 +24,14 @@ from zerolab.engines.precision import INIT_SCALE
 
 # What every wrapper adds to the names below it; checkpoints must not contain it.
 _WRAPPER = "_fsdp_wrapped_module."
+
+
+@contextmanager
+def _one_rank_may_shard_nothing() -> Iterator[None]:
+    """Within it FSDP1 does not warn of that."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*`NO_SHARD`")
+        yield
 
 
 class FSDP1(Native):
@@ -70,34 +78,28 @@ class FSDP1(Native):
             # None is a choice too: gather a unit only when it is needed.
             "backward_prefetch": BackwardPrefetch[backward_prefetch] if backward_prefetch else None,
             "cpu_offload": CPUOffload(offload_params=offload),
+            # By default one optimizer entry per flat; parameter groups need the parameters one by one.
+            "use_orig_params": bool(others.get("param_groups")),
         }
         self._auto_wrap_policy = auto_wrap_policy
-        # By default one optimizer entry per flat; parameter groups need the parameters one by one.
-        self._options["use_orig_params"] = bool(others.get("param_groups"))
         super().__init__(*arguments, **others)
 
+    @_one_rank_may_shard_nothing()
     def _wrap(self, model: nn.Module) -> nn.Module:
         # The same units as in our engines, so that pictures can be compared.
         units = {model.get_submodule(unit) for unit in self.units}
         # A flat of FSDP1 has one requires_grad: with frozen and trained parameters in it, they must be kept apart.
         self._options["use_orig_params"] |= len({parameter.requires_grad for parameter in model.parameters()}) > 1
-        mixed = MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None
-        with warnings.catch_warnings():  # one rank has nothing to shard, and FSDP1 says so
-            warnings.filterwarnings("ignore", "FSDP is switching to use `NO_SHARD`")
-            return FullyShardedDataParallel(
-                model,
-                auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
-                mixed_precision=mixed,
-                device_id=next(model.parameters()).device,
-                **self._options,
-            )
-
-    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
+        device = next(model.parameters()).device
         # FSDP1's shards are plain tensors: its own scaler tells the other ranks of an overflow.
-        return ShardedGradScaler(device.type, init_scale=INIT_SCALE, enabled=self.precision == "fp16")
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
+        self.scaler = ShardedGradScaler(device.type, init_scale=INIT_SCALE, enabled=self.precision == "fp16")
+        return FullyShardedDataParallel(
+            model,
+            auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
+            mixed_precision=MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None,
+            device_id=device,
+            **self._options,
+        )
 
     def _trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.model.named_parameters():
@@ -108,69 +110,63 @@ class FSDP1(Native):
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         return self.model.clip_grad_norm_(max_norm)  # type: ignore[no-any-return]  # the wrapper's, typed as any module
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        with FullyShardedDataParallel.summon_full_params(self.model, writeback=False):
-            entries = self._entries()
-            return {key: entries[key].detach().clone() for key in self._shapes}
+    @_one_rank_may_shard_nothing()
+    def _whole_model(self) -> dict[str, torch.Tensor]:
+        return dict(self.model.state_dict())  # the wrapper's: gathered, by the module's own keys
 
-    @torch.no_grad()
+    @_one_rank_may_shard_nothing()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
-        with FullyShardedDataParallel.summon_full_params(self.model, writeback=True):
-            entries = self._entries()
-            for key in self._shapes:
-                entries[key].copy_(state[key])
-
-    def _entries(self) -> dict[str, torch.Tensor]:
-        """The module's parameters and buffers by their own names, while they are whole."""
-        module: nn.Module = self.model
-        named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
-        return {name.replace(_WRAPPER, ""): tensor for name, tensor in named}
+        self.model.load_state_dict(state)
 
     def _owned(self) -> Iterator[Owned]:
         """This rank's shard of each flat parameter, or of the parameters in it."""
-        for prefix, flat in self._flat_params():
-            if flat._params is None:  # without use_orig_params the optimizer knows the flat alone
-                yield Owned(flat, self._own_pieces(prefix, flat))
-                continue
-            for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
-                if parameter.requires_grad:
-                    start, numel = info.intra_param_start_idx or 0, info.numel_in_shard or 0
-                    yield Owned(parameter, [Piece(prefix + fqn, 0, start, numel)])
+        for prefix, handle in flat_params(self.model):
+            yield from (owned for owned in owned_of(prefix, handle) if owned.key.requires_grad)
 
     def _held_parameters(self) -> Iterator[Holding]:
         """This rank's shard of each flat parameter and its gradient, and what is whole at the moment."""
-        for prefix, flat in self._flat_params():
-            shard, mine = _shard(flat), self._own_pieces(prefix, flat)
+        for prefix, handle in flat_params(self.model):
+            flat, shard, mine = handle.flat_param, _shard(handle), _own_pieces(prefix, handle)
             everything = pieces_within(_laid_out(prefix, flat), 0, sum(flat._numels_with_padding))
-            yield from self._held_pieces("parameters", shard, mine)
+            yield from self._held("parameters", shard, mine)
             # On release FSDP1 keeps the storage object and frees its bytes, as our own engines do.
             gathered = getattr(flat, "_full_param_padded", None)
             if gathered is not None and gathered.untyped_storage().size():
-                yield from self._held_pieces("parameters", gathered, everything)
-            # By identity: while a backward ends, two of the names refer to the same tensor.
-            for gradient in {id(each): each for each in _gradients(flat)}.values():
-                is_shard = gradient.numel() == shard.numel()
-                yield from self._held_pieces("gradients", gradient, mine if is_shard else everything)
-
-    def _flat_params(self) -> Iterator[tuple[str, Any]]:
-        """FSDP1's flat parameters, each with the prefix of the names of the parameters in it."""
-        for name, module in self.model.named_modules():
-            if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
-                prefix = f"{name}.".replace(_WRAPPER, "").removeprefix(".").replace("_fsdp_wrapped_module", "")
-                yield prefix, module._handle.flat_param
-
-    def _own_pieces(self, prefix: str, flat: Any) -> list[Piece]:
-        """The pieces in this rank's shard of a flat parameter; an empty one where the shard is all padding."""
-        numel = _shard(flat).numel()
-        # One rank alone has everything, and no padding.
-        first = 0 if numel == flat._unpadded_unsharded_size.numel() else self.rank * numel
-        return pieces_within(_laid_out(prefix, flat), first, first + numel) or [Piece(prefix + flat._fqns[0], 0, 0, 0)]
+                yield from self._held("parameters", gathered, everything)
+            # While it is collected, while it accumulates, and when it is ready; as a backward ends two are the same.
+            gradients = (flat.grad, getattr(flat, "_saved_grad_shard", None), getattr(flat, "_cpu_grad", None))
+            for gradient in {id(each): each for each in gradients if each is not None}.values():
+                yield from self._held("gradients", gradient, mine if gradient.numel() == shard.numel() else everything)
 
 
-def _shard(flat: Any) -> torch.Tensor:
+def flat_params(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    """What handles FSDP1's flat parameters, each with the prefix of the names of the parameters in it."""
+    for name, module in model.named_modules():
+        if isinstance(module, FullyShardedDataParallel) and module._handle is not None:
+            yield f"{name}.".replace(_WRAPPER, "").removeprefix("."), module._handle
+
+
+def owned_of(prefix: str, handle: Any) -> Iterator[Owned]:
+    """What an optimizer may update of a flat parameter: this rank's shard, or those of the parameters in it."""
+    flat = handle.flat_param
+    if flat._params is None:  # without use_orig_params the optimizer knows the flat alone
+        yield Owned(flat, _own_pieces(prefix, handle))
+        return
+    for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
+        yield Owned(parameter, [Piece(prefix + fqn, 0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)])
+
+
+def _own_pieces(prefix: str, handle: Any) -> list[Piece]:
+    """The pieces in this rank's shard of a flat parameter; an empty one where the shard is all padding."""
+    flat, numel = handle.flat_param, _shard(handle).numel()
+    # One rank alone has everything, and no padding.
+    first = 0 if numel == flat._unpadded_unsharded_size.numel() else handle.rank * numel
+    return pieces_within(_laid_out(prefix, flat), first, first + numel) or [Piece(prefix + flat._fqns[0], 0, 0, 0)]
+
+
+def _shard(handle: Any) -> torch.Tensor:
     """This rank's shard of a flat parameter, which has a name of its own from the first forward on."""
-    shard: torch.Tensor = getattr(flat, "_local_shard", flat.data)
+    shard: torch.Tensor = getattr(handle.flat_param, "_local_shard", handle.flat_param.data)
     return shard
 
 
@@ -179,10 +175,3 @@ def _laid_out(prefix: str, flat: Any) -> Iterator[tuple[str, int]]:
     fqns = iter(flat._fqns)
     for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
         yield "" if is_padding else prefix + next(fqns), numel
-
-
-def _gradients(flat: Any) -> Iterator[torch.Tensor]:
-    """Where FSDP1 keeps a flat's gradient: while it is collected, while it accumulates, and when it is ready."""
-    for gradient in (flat.grad, getattr(flat, "_saved_grad_shard", None), getattr(flat, "_cpu_grad", None)):
-        if gradient is not None:
-            yield gradient

@@ -5,14 +5,13 @@ unit. What a rank owns can therefore differ between ranks; `holdings` gives the 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from zerolab.engines.holdings import Holding
 from zerolab.engines.native import Native
@@ -68,57 +67,45 @@ class FSDP2(Native):
         self._fsdp_params = {sharded[id(param.sharded_param)]: param for param in _fsdp_params(model)}
         return model
 
-    @contextmanager
-    def _no_sync(self) -> Iterator[None]:
+    def _no_sync(self, until: ExitStack) -> None:
         # Until the last micro-batch, every rank accumulates whole gradients.
         self.model.set_requires_gradient_sync(False)
-        try:
-            yield
-        finally:
-            self.model.set_requires_gradient_sync(True)
+        until.callback(self.model.set_requires_gradient_sync, True)
 
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
-        for key, mine in self.module.state_dict().items():
-            value = state[key]
-            if isinstance(mine, DTensor):
-                # The mesh's backend sends the pieces, so the whole must be on its device, offloaded or not.
-                place = torch.device(mine.device_mesh.device_type)
-                mine.copy_(distribute_tensor(value.to(place), mine.device_mesh, mine.placements).to(mine.device))
-            else:
-                mine.copy_(value)
+        sharded = self.module.state_dict()  # also what a forward has left whole: for this FSDP2 gives it up
+        for name, param in self._fsdp_params.items():
+            start, numel = _rows(param)
+            local(sharded[name]).view(-1).copy_(state[name].reshape(-1)[start : start + numel])
+        for name, buffer in self.module.named_buffers():
+            if name in state:
+                buffer.copy_(state[name])
 
     def _owned(self) -> Iterator[Owned]:
         """This rank's rows of each parameter, perhaps none."""
         for name, param in self._fsdp_params.items():
             if param.sharded_param.requires_grad:
-                start, numel = _rows(param)
-                yield Owned(param.sharded_param, [Piece(name, 0, start, numel)])
+                yield Owned(param.sharded_param, [Piece(name, 0, *_rows(param))])
 
     def _held_parameters(self) -> Iterator[Holding]:
         """This rank's rows of parameters and gradients, and what is whole at the moment."""
         for name, param in self._fsdp_params.items():
-            start, numel = _rows(param)
-            yield self._held("parameters", name, param._sharded_param_data, start, numel)
-            yield from self._whole(name, param)
-            if param.sharded_param.grad is not None:
-                yield self._held("gradients", name, local(param.sharded_param.grad), start, numel)
-
-    def _whole(self, name: str, param: Any) -> Iterator[Holding]:
-        """The gathered parameter, what a smaller group keeps of it until backward, and its gradient before reducing."""
-        numel = self._slots[name][1].shape.numel()
-        for gathered in param.all_gather_outputs:
-            if gathered.untyped_storage().size():
-                yield self._held("parameters", name, gathered, 0, numel)
-        kept = getattr(param, "_sharded_post_forward_param_data", None)  # with a number for `reshard_after_forward`
-        if kept is not None:
-            start = param.post_forward_mesh_info.shard_mesh_rank * kept.numel()
-            yield self._held("parameters", name, kept, start, max(0, min(kept.numel(), numel - start)))
-        parameter = getattr(param, "_unsharded_param", None)  # from the first gather on
-        if parameter is not None and parameter.grad is not None:
-            yield self._held("gradients", name, parameter.grad)
-        if param.unsharded_accumulated_grad is not None:
-            yield self._held("gradients", name, param.unsharded_accumulated_grad)
+            numel = self._slots[name][1].shape.numel()
+            rows, everything = [Piece(name, 0, *_rows(param))], [Piece(name, 0, 0, numel)]
+            yield from self._held("parameters", param._sharded_param_data, rows)
+            for gathered in param.all_gather_outputs:
+                if gathered.untyped_storage().size():
+                    yield from self._held("parameters", gathered, everything)
+            # What a smaller group keeps until backward, with a number for `reshard_after_forward`.
+            if (kept := getattr(param, "_sharded_post_forward_param_data", None)) is not None:
+                start = param.post_forward_mesh_info.shard_mesh_rank * kept.numel()
+                pieces = [Piece(name, 0, start, max(0, min(kept.numel(), numel - start)))]
+                yield from self._held("parameters", kept, pieces)
+            gathered = getattr(param, "_unsharded_param", None)  # from the first gather on
+            yield from self._held("gradients", getattr(gathered, "grad", None), everything)
+            yield from self._held("gradients", param.unsharded_accumulated_grad, everything)
+            yield from self._held("gradients", local(param.sharded_param.grad), rows)
 
 
 class HSDP(FSDP2):
@@ -127,16 +114,11 @@ class HSDP(FSDP2):
     stage = "hsdp"
 
     def mesh(self, device: str) -> DeviceMesh:
-        """Two replicas of N/2 shards.
-
-        Raises:
-            ValueError: an odd number of ranks.
-        """
-        if self.world_size % 2:
-            raise ValueError(
-                f"hsdp needs two halves of equal size, and {self.world_size} ranks have none: take an even N"
-            )
-        return init_device_mesh(device, (2, self.world_size // 2), mesh_dim_names=("replicate", "shard"))
+        """Two replicas of N/2 shards; raises ValueError for an odd number of ranks."""
+        ranks = self.world_size
+        if ranks % 2:
+            raise ValueError(f"hsdp needs two halves of equal size, and {ranks} ranks have none: take an even N")
+        return init_device_mesh(device, (2, ranks // 2), mesh_dim_names=("replicate", "shard"))
 
 
 def _rows(param: Any) -> tuple[int, int]:

@@ -73,11 +73,6 @@ def _will_run(node: Any) -> bool:
         return False
 
 
-def call_at_end(function: Callable[[], None]) -> None:
-    """Has autograd call `function` when the backward that is running now is done; it does not if it fails."""
-    torch.autograd.Variable._execution_engine.queue_callback(function)  # noqa: SLF001  (torch's DDP does the same)
-
-
 # The number of the backward that is running in this thread, which no other of this process has; -1 for none.
 running_backward: Callable[[], int] = torch._C._current_graph_task_id  # noqa: SLF001  (it has no other name)
 

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.taken import Taken
@@ -25,27 +24,17 @@ def held_in(flat: Flat, optimizer_state: Mapping[Any, Mapping[str, Any]]) -> Ite
     if flat.presence is not Presence.RELEASED:
         yield Holding("parameters", name, everything, flat.whole)
     yield Holding("parameters", name, flat.span, flat.shard)
-    if flat.gradient is not None:
-        yield Holding("gradients", name, everything, flat.gradient)
-    for slot, gradient in zip(flat.layout.slots, flat.local_gradients(), strict=True):
+    local = zip(flat.layout.slots, flat.local_gradients(), strict=True)
+    gradients = [((slot.start, slot.stop), gradient) for slot, gradient in local]
+    gradients += [(everything, flat.gradient), (flat.span, flat.mean), (flat.span, flat.unscaled)]
+    gradients += [(flat.span, flat.way.leaving.copy)] if flat.way.leaving else []
+    gradients += [(span, updated.grad) for updated, span in flat.updated()]
+    for span, gradient in gradients:
         if gradient is not None and not isinstance(gradient, Taken):
-            yield Holding("gradients", name, (slot.start, slot.stop), gradient)
-    for mean in (flat.mean, flat.unscaled):
-        if mean is not None:
-            yield Holding("gradients", name, flat.span, mean)
-    if flat.way.leaving is not None:
-        yield Holding("gradients", name, flat.span, flat.way.leaving.copy)
+            yield Holding("gradients", name, span, gradient)
     if flat.has_master:
         yield Holding("optimizer_state", name, flat.span, flat.owned)
     for updated, span in flat.updated():
-        yield from _held_for_update(name, updated, span, optimizer_state.get(updated, {}))
-
-
-def _held_for_update(
-    name: str, updated: nn.Parameter, span: tuple[int, int], state: Mapping[str, Any]
-) -> Iterator[Holding]:
-    if updated.grad is not None and not isinstance(updated.grad, Taken):
-        yield Holding("gradients", name, span, updated.grad)
-    for value in state.values():
-        if isinstance(value, torch.Tensor):  # a step counter covers no elements
-            yield Holding("optimizer_state", name, span if value.dim() else (0, 0), value)
+        for value in optimizer_state.get(updated, {}).values():
+            if isinstance(value, torch.Tensor):  # a step counter covers no elements
+                yield Holding("optimizer_state", name, span if value.dim() else (0, 0), value)

@@ -1,18 +1,21 @@
 """What a training loop may ask of an engine beside the step: to accumulate, see, clip and drop gradients."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
-from typing import ClassVar
+from functools import reduce
+from typing import Any, ClassVar
 
 import torch
+import torch.distributed as dist
+from torch import nn
 
-from zerolab.engines.agreement import check_same_on_all_ranks
+from zerolab.engines.agreement import check_same_on_all_ranks, communication_device
 from zerolab.engines.checks import check_unchanged
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.holdings import Holding, held_in
-from zerolab.engines.norm import norm_over_ranks
+from zerolab.engines.precision import COMPUTE_DTYPES, cast_floating
 from zerolab.engines.reduction import NONE, Reduction
 from zerolab.engines.scaling import Scaling
 from zerolab.engines.sharded import ShardedCheckpoints
@@ -35,21 +38,22 @@ class Loop(ShardedCheckpoints):
     """The gradients of an engine, from the backward that brings them to the step that uses them."""
 
     reduces_every_backward: ClassVar[bool] = False  # True where accumulation has only a shard to add up in
+    precision: str
     _reduction: Reduction
     _scaling: Scaling
     _next: Next = Next.BACKWARD
+    _has_compared_rows = False
 
-    def step(self) -> None:
-        """Updates what this rank owns."""
-        raise NotImplementedError
+    def _prepare_inputs(self, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, Any] | None:
+        """What the model is called with, in its dtype; of the first batch all ranks must bring as many rows.
 
-    def _step_by(self, scaler: torch.amp.GradScaler) -> None:
-        """The step as the scaler has it: in fp16 it is skipped after an overflow, and the scale follows."""
-        if scaler.is_enabled() and self._next is Next.STEP:
-            scaler.step(self.optimizer)
-            scaler.update()
-        else:
-            self.step()
+        Else the mean over ranks would not be the mean over the batch.
+        """
+        if not self._has_compared_rows and torch.is_grad_enabled():  # an evaluation may differ, or be rank 0's alone
+            check_same_on_all_ranks([_rows(inputs, keywords)], "the numbers of rows in the first batch")
+            self._has_compared_rows = True
+        dtype = COMPUTE_DTYPES[self.precision]
+        return None if dtype is None else cast_floating((inputs, keywords), dtype)
 
     def refuse_second_backward(self) -> None:
         """Raises RuntimeError between a backward and the step."""
@@ -65,8 +69,7 @@ class Loop(ShardedCheckpoints):
             self._reduction.drop()
             raise RuntimeError(TWO_AT_ONCE)
         check_unchanged(self.model, self.flats, reached)
-        is_last = self._next is not Next.ACCUMULATE
-        self._reduction.expect(reached, loss, exchanges=is_last or self.reduces_every_backward, is_last=is_last)
+        self._reduction.expect(reached, loss, is_last=self._next is not Next.ACCUMULATE)
 
     def end_backward(self) -> None:
         """It is done."""
@@ -183,7 +186,6 @@ class Loop(ShardedCheckpoints):
         """
         if self._reduction.overlaps_streams:
             flat.arrive(exchange)
-            flat.show_when_used()
         else:
             exchange.wait()
 
@@ -194,3 +196,34 @@ class Loop(ShardedCheckpoints):
         """What this rank holds of the model's state right now; several holdings may lie in one storage."""
         for flat in self.flats:
             yield from held_in(flat, self.optimizer.state)
+
+
+def _rows(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int:
+    """The number of rows of a batch: the first dimension of its first tensor; -1 if there is none."""
+    tensors = (value for value in [*inputs, *keywords.values()] if isinstance(value, torch.Tensor) and value.dim())
+    return next((len(tensor) for tensor in tensors), -1)
+
+
+def norm_over_ranks(sharded: Sequence[torch.Tensor], whole: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The Euclidean norm of all gradients together, a single number in fp32 or better.
+
+    Args:
+        sharded: those of which each rank has a part: their squares are added up, by one all_reduce of a number.
+        whole: those that every rank has, of any floating-point or complex types, too.
+    """
+    squares = []
+    if sharded:
+        # From main memory, where offloaded gradients were unscaled.
+        squares.append(_sum_of_squares(sharded).to(communication_device()))
+        dist.all_reduce(squares[0])
+    if whole:
+        squares.append(_sum_of_squares(whole).to(communication_device()))
+    return torch.stack(squares).sum().sqrt()
+
+
+def _sum_of_squares(gradients: Sequence[torch.Tensor]) -> torch.Tensor:
+    # A complex number counts with both parts.
+    parts = [torch.view_as_real(each) if each.is_complex() else each for each in gradients]
+    # A bf16 sum of squares would lose all but 8 bits.
+    wide = reduce(torch.promote_types, [part.dtype for part in parts], torch.float32)
+    return torch.stack([torch.linalg.vector_norm(part, dtype=wide) ** 2 for part in parts]).sum()

@@ -74,7 +74,7 @@ class Matrices:
         matrices: Selector | None = None,
         **others: Any,
     ) -> None:
-        check_muon(muon)
+        _check_muon(muon)
         given = signature(type(self)).bind_partial(*arguments, **others).arguments
         names = _matrices_of(given.get("model"), matrices, given.get("units"))
         self._muon, self.matrix_numel = dict(muon), sum(names.values())
@@ -105,13 +105,8 @@ class Matrices:
         return Together([*parts, optimizer_cls(rest, **keywords)] if rest else parts)
 
 
-def check_muon(keywords: Mapping[str, Any]) -> None:
-    """Refuses what `torch.optim.Muon` cannot take or would turn into NaN.
-
-    Raises:
-        TypeError: a keyword that it does not know.
-        ValueError: `lr` or `eps` that is zero, negative or infinite.
-    """
+def _check_muon(keywords: Mapping[str, Any]) -> None:
+    """Raises TypeError for a keyword that Muon does not take, ValueError for a number that it would turn into NaN."""
     known = [name for name in signature(torch.optim.Muon).parameters if name != "params"]
     if unknown := sorted(keywords.keys() - set(known)):
         raise TypeError(f"Muon does not take {unknown[0]!r}: choose among {', '.join(known)}")

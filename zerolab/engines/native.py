@@ -1,13 +1,12 @@
 """Other systems behind the same step: what they share.
 
 These engines are not the lesson but what it is measured against. Each runs somebody else's code as its users run it,
-and only says where the model's state lies in it: `holdings`, and `_owned` for checkpoints in our format. torch's DDP
-and ZeroRedundancyOptimizer are in `torch_ddp.py`, FSDP in `fsdp1.py` and `fsdp2.py`, DeepSpeed in `deepspeed.py`. A
-system's further options have the names that it gives them.
+and only says where the model's state lies in it: `holdings`, and `_owned` for checkpoints in our format. A system's
+further options have the names that it gives them.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -16,7 +15,7 @@ from torch import nn
 
 from zerolab.engines.agreement import check_same_layouts, start_from_rank_0
 from zerolab.engines.arguments import Explained
-from zerolab.engines.checkpoint import Checkpoints, check_state
+from zerolab.engines.checkpoint import Checkpoints
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.declared import granule_of
 from zerolab.engines.engine import LossFunction
@@ -101,13 +100,13 @@ class Native(Explained, Checkpoints):
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
         # Now, while parameters have their own names and shapes: a system may shard or flatten them, or wrap the module.
         self._layouts = [flat for flat in partition(model, self.world_size, units, param_groups) if not flat.frozen]
-        self._accumulating = False
+        self._updates = True  # but within `accumulate`
         for parameter in model.parameters():  # not every system does it, and to be compared all must start alike
             dist.broadcast(parameter.detach(), src=0)
         start_from_rank_0(model)
         # Set before wrapping: a system may return another module, and checkpoints are of this one.
         self.module = model
-        self.scaler = self._make_scaler(next(model.parameters()).device)
+        self.scaler = make_scaler(precision, next(model.parameters()).device)
         self.model: Any = self._wrap(model)
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
@@ -124,7 +123,7 @@ class Native(Explained, Checkpoints):
     # What a system overrides.
 
     def _wrap(self, model: nn.Module) -> nn.Module:
-        """Hands the module to the system; returns what is to be called instead."""
+        """Hands the module to the system; returns what is to be called instead. It may have a scaler of its own."""
         raise NotImplementedError
 
     def holdings(self) -> Iterator[Holding]:
@@ -135,21 +134,18 @@ class Native(Explained, Checkpoints):
     def _held_parameters(self) -> Iterator[Holding]:
         """Parameters and gradients; by default whole."""
         for name, parameter in self.module.named_parameters():
-            yield self._held("parameters", name, parameter)
-            if parameter.grad is not None:
-                yield self._held("gradients", name, parameter.grad)
+            whole_of_it = [Piece(name, 0, 0, parameter.numel())]
+            yield from self._held("parameters", parameter, whole_of_it)
+            yield from self._held("gradients", parameter.grad, whole_of_it)
 
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        """A context in which the system reduces no gradients."""
-        raise NotImplementedError
+    def _no_sync(self, until: ExitStack) -> None:
+        """Has the system reduce no gradients until the stack unwinds; by default the wrapper has a context for it."""
+        until.enter_context(self.model.no_sync())
 
     def _owned(self) -> Iterator[Owned]:
         """What this rank's optimizer updates; by default whole parameters."""
         for name, parameter in self._trained_parameters():
             yield Owned(parameter, [Piece(name, 0, 0, parameter.numel())])
-
-    def _make_scaler(self, device: torch.device) -> torch.amp.GradScaler:
-        return make_scaler(self.precision, device)
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         return optimizer_cls(self._groups(param_groups), **keywords)
@@ -172,26 +168,21 @@ class Native(Explained, Checkpoints):
     @then(tell_updated)
     def step(self) -> None:
         """Updates what this rank owns, and clears the gradients; does neither within `accumulate`."""
-        if not self._accumulating:
+        if self._updates:
             tell(lambda observer: observer.updating())
         self._update()
 
     def _update(self) -> None:
-        if not self._accumulating:
+        if self._updates:
             self.scaler.step(self.optimizer)  # in fp16 not after an overflow
             self.scaler.update()
             # To None, as in our own engines: gradients kept as zeros would show in every picture.
             self.optimizer.zero_grad()
 
     def zero_grad(self) -> None:
-        """Drops the gradients since the last step, those of micro-batches included, where the system can.
-
-        Raises:
-            RuntimeError: the system accumulates gradients in buffers of its own, and has no call that drops them.
-        """
-        raise RuntimeError(
-            f"{self.stage} has no call that drops gradients: call step(), or skip the batch before its backward"
-        )
+        """Drops the gradients since the last step; RuntimeError where they lie in buffers that no call empties."""
+        remedy = "call step(), or skip the batch before its backward"
+        raise RuntimeError(f"{self.stage} has no call that drops gradients: {remedy}")
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -199,46 +190,31 @@ class Native(Explained, Checkpoints):
 
         Forward and backward both belong inside. The gradients are sums over micro-batches.
         """
-        self._accumulating = True
-        try:
-            with self._no_sync():
-                yield
-        finally:
-            self._accumulating = False
+        with ExitStack() as until:
+            self._updates = False
+            until.callback(setattr, self, "_updates", True)
+            self._no_sync(until)
+            yield
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # Correct where every rank has all gradients, and with DTensors, which know that they are shards.
         return whole(nn.utils.clip_grad_norm_(self.module.parameters(), max_norm))
 
-    def state_dict(self) -> dict[str, torch.Tensor]:
-        """The whole model on every rank: the module's own keys -> tensors (copies). Collective: all ranks call it."""
-        return {key: whole(value.detach()).clone() for key, value in self.module.state_dict().items()}
+    def _whole_model(self) -> Mapping[str, torch.Tensor]:
+        return {key: whole(value.detach()) for key, value in self.module.state_dict().items()}
 
-    def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
-        """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
-
-        Raises:
-            ValueError: a key is missing or unknown, or a tensor has another shape.
-        """
-        check_state(state, self._shapes)
-        self._load(state)
+    def _load(self, state: dict[str, torch.Tensor]) -> None:
+        self.module.load_state_dict(state)
 
     def save_sharded(self, *_: Any, **__: Any) -> Any:
-        """Refuses: only our own stages write, and read, what lies in flats.
-
-        Raises:
-            NotImplementedError: always, with the remedy.
-        """
+        """Raises NotImplementedError, with the remedy: only our own stages write, and read, what lies in flats."""
         raise NotImplementedError(
             f"{self.stage} has no sharded checkpoints here: engine.save and engine.load write and read one whole file, "
             "and torch.distributed.checkpoint saves the shards of a model of torch's"
         )
 
     load_sharded = save_sharded
-
-    def _load(self, state: dict[str, torch.Tensor]) -> None:
-        self.module.load_state_dict(state)
 
     # For the systems' own classes.
 
@@ -252,21 +228,18 @@ class Native(Explained, Checkpoints):
         # `get`: FSDP1's flat parameters have names of their own.
         return groups_of(((claimed.get(name), each) for name, each in self._trained_parameters()), param_groups)
 
-    def _held(self, category: str, name: str, tensor: torch.Tensor, start: int = 0, numel: int = -1) -> Holding:
-        """A holding of the parameter `name` from its element `start` on; `numel` where the tensor has padding."""
-        flat, slot = self._slots[name]
-        first = slot.start + start
-        return Holding(category, flat, (first, first + (tensor.numel() if numel < 0 else numel)), tensor)
-
-    def _held_pieces(
-        self, category: str, tensor: torch.Tensor, pieces: Iterable[Piece], begin: int = 0
+    def _held(
+        self, category: str, tensor: torch.Tensor | None, pieces: Iterable[Piece], begin: int = 0
     ) -> Iterator[Holding]:
         """The pieces of parameters in `tensor`, which begins at element `begin` of what the pieces were cut for."""
-        end = begin + tensor.numel()
+        if tensor is None:
+            return
         for name, place, start, numel in pieces:
-            first, last = max(place, begin), min(place + numel, end)
+            first, last = max(place, begin), min(place + numel, begin + tensor.numel())
             if last > first or (last == first and not numel):
-                yield self._held(category, name, tensor, start + first - place, last - first)
+                flat, slot = self._slots[name]
+                offset = slot.start + start - place
+                yield Holding(category, flat, (offset + first, offset + last), tensor)
 
     def _held_state(self) -> Iterator[Holding]:
         """The optimizer's entries for what this rank updates; a step counter covers no elements."""
@@ -274,4 +247,4 @@ class Native(Explained, Checkpoints):
             for value in map(local, self._state().get(updated, {}).values()):
                 if isinstance(value, torch.Tensor):
                     covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]
-                    yield from self._held_pieces("optimizer_state", value, covered)
+                    yield from self._held("optimizer_state", value, covered)

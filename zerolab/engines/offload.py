@@ -12,23 +12,14 @@ _streams: dict[torch.device, torch.cuda.Stream] = {}  # by the GPU
 
 
 class Departure:
-    """A copy in pinned main memory, under way. Before `wait` the tensor may be neither written nor freed.
-
-    Args:
-        tensor: what is copied.
-        dtype: of the copy.
-    """
+    """A tensor's copy in pinned main memory, under way. Before `wait` the tensor may be neither written nor freed."""
 
     _end: Any = None  # an event
 
     def __init__(self, tensor: torch.Tensor, dtype: torch.dtype) -> None:
-        self._writes = tensor._version  # noqa: SLF001  (it has no other name)
+        self.writes = tensor._version  # noqa: SLF001  (it has no other name)
         self.copy = torch.empty_like(tensor, dtype=dtype, device="cpu", pin_memory=tensor.is_cuda)
         self._end = start(tensor, self.copy)
-
-    def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether nobody has written into the tensor since."""
-        return tensor._version == self._writes  # noqa: SLF001
 
     def wait(self) -> None:
         """Has the compute stream wait; the host goes on."""
@@ -66,7 +57,7 @@ class Way:
         if not lies_elsewhere(mean, owned):
             return mean.to(owned)  # in fp32 the mean itself: nothing is copied, and nothing counted twice
         left, self.leaving = self.leaving, None
-        if left is None or not left.is_of(mean):  # it was clipped, say
+        if left is None or left.writes != mean._version:  # noqa: SLF001  (it was clipped since, say)
             left = Departure(mean, owned.dtype)
         return left.arrived()
 

@@ -8,6 +8,7 @@ whole. So a checkpoint of one system loads into any other.
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from copy import deepcopy
 from typing import Any, NamedTuple
 
 import torch
@@ -41,12 +42,9 @@ class Owned(NamedTuple):
 
 
 def pieces_within(parameters: Iterable[tuple[str, int]], first: int, last: int) -> list[Piece]:
-    """The pieces that lie in the elements `[first, last)` of parameters laid end to end.
+    """The pieces that lie in the elements `[first, last)`, which is what is updated, of parameters laid end to end.
 
-    Args:
-        parameters: name and number of elements of each; padding goes by the name "".
-        first: the first element, where the updated tensor begins.
-        last: the element after the last.
+    Of each parameter its name and number of elements are given; padding goes by the name "".
     """
     pieces, end = [], 0
     for name, numel in parameters:
@@ -73,51 +71,58 @@ def gather(
 ) -> dict[str, dict[str, Any]]:
     """The optimizer's state, whole on every rank, `{parameter name: {key: tensor or number}}`. Collective.
 
-    Args:
-        owned: what this rank's optimizer updates.
-        optimizer_state: the state of that optimizer.
-        shapes: the shape of every trained parameter, by name.
+    Each rank brings the state of its optimizer and what that updates, and all of them every trained parameter's shape.
     """
     mine = list(_entries(owned, optimizer_state))
     # Only rank r knows which entries it has: without its list the others would not know how much to receive.
-    texts = gather_texts("\n".join(json.dumps(line) for line, _ in mine))
+    texts = gather_texts(json.dumps([line for line, _ in mine]))
     state: dict[str, dict[str, Any]] = {name: {} for name in shapes}
     # Replicas hold the same piece: the halves of HSDP, and all ranks under DDP.
     seen: set[tuple[str, str, int]] = set()
     for rank, text in enumerate(texts):
-        # In the order of this rank's own list, in which every rank reads it.
-        pieces = iter(tensor for _, tensor in mine)
-        for line in (_Line(*json.loads(line)) for line in text.splitlines()):
-            piece = next(pieces) if rank == dist.get_rank() else None
+        for number, line in enumerate(map(_Line._make, json.loads(text))):
             place = line.name, line.key, line.start
             if place in seen or not line.numel:  # a replica has it too; every rank skips the same ones
                 continue
             seen.add(place)
+            piece = mine[number][1] if rank == dist.get_rank() else None
             _take(state[line.name], line, piece, rank, shapes[line.name])
     return state
 
 
 def scatter(
-    owned: Iterable[Owned], optimizer_state: MutableMapping[Any, dict[str, Any]], state: dict[str, dict[str, Any]]
+    owned: Iterable[Owned],
+    optimizer_state: MutableMapping[Any, dict[str, Any]],
+    state: dict[str, dict[str, Any]],
+    shapes: dict[str, torch.Size],
 ) -> None:
-    """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it."""
-    for key, pieces, beside in owned:
+    """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it for parameters of these shapes."""
+    for updated, pieces, beside in owned:
         # A rank whose piece of a flat is all padding has entries too; elsewhere all parameters have the same kinds.
-        mine = [state[piece.name] for piece in pieces] or [state[name] for name in beside] or state.values()
+        names = [piece.name for piece in pieces] or beside or state
         # A parameter that never had a gradient has no entries; in a tensor that it shares with others it gets zeros.
-        example = next(filter(None, mine), {})
-        optimizer_state[key] = {entry: _cut(key, pieces, entry, value, state) for entry, value in example.items()}
+        known = [name for name in names if state[name]]
+        mine = dict(state[known[0]]) if known else {}
+        for key, example in mine.items():
+            if all(is_elementwise(key, state[name].get(key, example), shapes[name]) for name in known):
+                mine[key] = _cut(updated, pieces, key, example.dtype, state)
+            else:
+                mine[key] = deepcopy(example)  # torch increments a step in place
+        optimizer_state[updated] = mine
 
 
 def is_one(states: list[tuple[dict[str, Any], torch.Size]]) -> bool:
     """Whether parameters with these states and shapes can share one state: the same keys, the same numbers."""
-    numbers = [{key: _number(key, value, shape) for key, value in entries.items()} for entries, shape in states]
+    numbers = [
+        {key: None if is_elementwise(key, value, shape) else value for key, value in entries.items()}
+        for entries, shape in states
+    ]
     return all(each == numbers[0] for each in numbers)
 
 
-def is_elementwise(key: str, value: Any, updated: torch.Tensor) -> bool:
-    """Whether an entry of the state has a number for each element of what the optimizer updates."""
-    return key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == updated.shape
+def is_elementwise(key: str, value: Any, shape: torch.Size) -> bool:
+    """Whether an entry of the state has a number for each element of what the optimizer updates, of this shape."""
+    return key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == shape
 
 
 @torch.no_grad()
@@ -137,15 +142,12 @@ def _entries(
     """This rank's entries, piece by piece, each with its elements, or None for a number."""
     for updated, pieces, _ in owned:
         for key, value in optimizer_state.get(updated, {}).items():
+            dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
             for name, place, start, numel in pieces:
-                if is_elementwise(key, value, updated):
-                    elements = local(value).reshape(-1)[place : place + numel]
-                    yield _Line(name, key, start, numel, _word(value.dtype), None), elements
-                elif isinstance(value, torch.Tensor):
-                    # A single number travels in the list itself, exactly: JSON keeps every digit of a double.
-                    yield _Line(name, key, 0, -1, _word(value.dtype), value.item()), None
-                else:
-                    yield _Line(name, key, 0, -1, "", value), None
+                if is_elementwise(key, value, updated.shape):
+                    yield _Line(name, key, start, numel, dtype, None), local(value).reshape(-1)[place : place + numel]
+                else:  # it travels in the list itself, exactly: JSON keeps every digit of a double
+                    yield _Line(name, key, 0, -1, dtype, value.item() if dtype else value), None
 
 
 def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank: int, shape: torch.Size) -> None:
@@ -163,29 +165,14 @@ def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank
     whole.view(-1)[line.start : line.start + line.numel] = sent
 
 
-def _number(key: str, value: Any, shape: torch.Size) -> Any:
-    """The number that an entry keeps for a whole parameter of this shape; None if it has one for each element."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.item() if key in COUNTERS or (value.dim() == 0 and len(shape)) else None
-
-
-def _cut(updated: torch.Tensor, pieces: list[Piece], key: str, example: Any, state: dict[str, dict[str, Any]]) -> Any:
-    """This rank's shard of one entry: of the shape that the optimizer updates, or a number."""
-    if not isinstance(example, torch.Tensor):
-        return example
-    # Cloned, because torch increments a step in place.
-    is_piece_of_more = any(start or numel > 1 for _, _, start, numel in pieces)
-    if key in COUNTERS or (example.dim() == 0 and updated.dim() > 0 and is_piece_of_more):
-        return example.clone()
+def _cut(
+    updated: torch.Tensor, pieces: list[Piece], key: str, dtype: torch.dtype, state: dict[str, dict[str, Any]]
+) -> torch.Tensor:
+    """This rank's shard of one entry, in the shape of what the optimizer updates."""
     # Padding starts at zero, as it does in the system itself.
-    share = torch.zeros_like(updated, dtype=example.dtype, memory_format=torch.contiguous_format)
+    share = torch.zeros_like(updated, dtype=dtype, memory_format=torch.contiguous_format)
     elements = local(share).view(-1)
     for name, place, start, numel in pieces:
         if key in state[name]:
             elements[place : place + numel] = state[name][key].reshape(-1)[start : start + numel]
     return share
-
-
-def _word(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

@@ -93,11 +93,8 @@ class FlatLayout:
     def owned_by(self, owners: Sequence[int]) -> "FlatLayout":
         """The same parameters, each whole on the rank that `owners` gives for it, in that order."""
         ranked = sorted(zip(owners, self.slots, strict=True), key=lambda pair: pair[0])
-        slots, start = [], 0
-        for _, slot in ranked:
-            slots.append(Slot(slot.name, slot.shape, start))
-            start = slots[-1].stop
-        return replace(self, slots=tuple(slots), owners=tuple(owner for owner, _ in ranked))
+        slots = lay_out((slot.name, slot.shape) for _, slot in ranked)
+        return replace(self, slots=slots, owners=tuple(owner for owner, _ in ranked))
 
 
 Selector = Callable[[str, nn.Parameter], bool]
@@ -114,16 +111,9 @@ def partition(
     *,
     granule: int = 1,
 ) -> list[FlatLayout]:
-    """Plans the flats of `model` for `world_size` ranks, the root unit's first.
+    """Plans the flats of `model` for `world_size` ranks, the root unit's first; options are as `Engine` takes them.
 
-    Args:
-        model: the module; a parameter that is reachable under several names counts once.
-        world_size: number of ranks N, at least 1.
-        units: names of the modules that travel as one; None finds the blocks (see `find_units`).
-        param_groups: pairs of a test (of a parameter's name and the parameter) and optimizer keywords; the first test
-            that holds claims the parameter.
-        replicate: a test of the same kind, for what stays whole on every rank.
-        granule: a shard has a multiple of so many elements.
+    A parameter that is reachable under several names counts once. A shard has a multiple of `granule` elements.
 
     Raises:
         TypeError: `model` is not a module.
@@ -143,9 +133,9 @@ def partition(
         # The same order on every rank, whatever order their modules were built in.
         for kind in sorted(kinds, key=str):
             frozen, group, dtype, replicated = kind
-            name = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype, _ in kinds}) > 1)
-            slots = tuple(lay_out(kinds[kind]))
-            flats.append(FlatLayout(name, unit, dtype, frozen, slots, world_size, group, replicated, granule))
+            flat = unit + _suffix(kind, several_dtypes=len({dtype for _, _, dtype, _ in kinds}) > 1)
+            slots = lay_out((name, parameter.shape) for name, parameter in kinds[kind])
+            flats.append(FlatLayout(flat, unit, dtype, frozen, slots, world_size, group, replicated, granule))
     return flats
 
 
@@ -206,12 +196,12 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
     return members
 
 
-def lay_out(members: list[tuple[str, nn.Parameter]]) -> Iterator[Slot]:
-    """The places of named parameters that are laid end to end."""
-    start = 0
-    for name, parameter in members:
-        yield Slot(name, parameter.shape, start)
-        start += parameter.numel()
+def lay_out(members: Iterable[tuple[str, torch.Size]]) -> tuple[Slot, ...]:
+    """The places of parameters, of these names and shapes, that are laid end to end."""
+    slots: list[Slot] = []
+    for name, shape in members:
+        slots.append(Slot(name, shape, slots[-1].stop if slots else 0))
+    return tuple(slots)
 
 
 def groups_of(members: Iterable[tuple[int | None, nn.Parameter]], param_groups: ParamGroups) -> list[dict[str, Any]]:

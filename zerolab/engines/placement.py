@@ -54,8 +54,8 @@ def flat(shapes: Shapes, world_size: int) -> list[Share]:
     """N equal parts of all of it, cut wherever they fall; the last ones may be padding (`FlatLayout`)."""
     numel = sum(map(prod, shapes))
     size = max(1, -(-numel // world_size))
-    cuts = [(min(rank * size, numel), min((rank + 1) * size, numel)) for rank in range(world_size)]
-    return [_share([(start, stop)], size) for start, stop in cuts]
+    cuts = [min(rank * size, numel) for rank in range(world_size + 1)]
+    return [_share([span], size) for span in pairwise(cuts)]
 
 
 def rows(shapes: Shapes, world_size: int) -> list[Share]:
@@ -70,11 +70,9 @@ def matrices(owners: Sequence[int]) -> Placement:
     """Each parameter whole on one rank; `owners` has their ranks in order, as `balanced` gives them."""
 
     def owned(shapes: Shapes, world_size: int) -> list[Share]:
-        spans = list(pairwise(accumulate(map(prod, shapes), initial=0)))
-        return [
-            _share([span for span, owner in zip(spans, owners, strict=True) if owner == rank])
-            for rank in range(world_size)
-        ]
+        spans = pairwise(accumulate(map(prod, shapes), initial=0))
+        owned_spans = list(zip(owners, spans, strict=True))
+        return [_share([span for owner, span in owned_spans if owner == rank]) for rank in range(world_size)]
 
     return owned
 
@@ -94,9 +92,9 @@ def balanced(sizes: Sequence[int], world_size: int) -> list[int]:
 
 def imbalance(sizes: Sequence[int], owners: Sequence[int], world_size: int) -> float:
     """How much more the fullest rank owns than the mean: 1.0 is even, N is all of it on one rank."""
-    loads = [
-        sum(size for size, owner in zip(sizes, owners, strict=True) if owner == rank) for rank in range(world_size)
-    ]
+    loads = [0] * world_size
+    for size, owner in zip(sizes, owners, strict=True):
+        loads[owner] += size
     return max(loads) * world_size / (sum(loads) or 1)
 
 
@@ -133,9 +131,8 @@ def system_of(parameters: str, gradients: str, optimizer_state: str, replicas: i
         ValueError: no engine places so.
     """
     wanted = System(parameters, gradients, optimizer_state, replicas)
-    for name, system in SYSTEMS.items():
-        if system == wanted:
-            return name
+    if found := [name for name, system in SYSTEMS.items() if system == wanted]:
+        return found[0]
     ways = "; ".join(f"{name}: {', '.join(system[:3])}" for name, system in SYSTEMS.items())
     raise ValueError(
         f"no engine has parameters {parameters}, gradients {gradients} and optimizer state {optimizer_state} in "
@@ -190,5 +187,4 @@ def _rows(shape: Sequence[int], start: int, world_size: int) -> Iterator[tuple[i
     """Each rank's rows of one parameter that begins at element `start`; a single number is one row."""
     count = shape[0] if shape else 1
     width, most = prod(shape[1:]), -(-count // world_size)
-    for rank in range(world_size):
-        yield start + width * min(rank * most, count), start + width * min((rank + 1) * most, count)
+    return pairwise(start + width * min(rank * most, count) for rank in range(world_size + 1))

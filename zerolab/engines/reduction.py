@@ -14,8 +14,10 @@ brought is dropped by whatever comes next.
 """
 
 import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import torch
 from torch import nn
@@ -23,8 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.collectives import Exchange, has_streams
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import call_at_end, is_running, parameters_to_come, running_backward
-from zerolab.engines.hooks import Hook
+from zerolab.engines.graph import is_running, parameters_to_come, running_backward
 from zerolab.engines.partition import Slot
 
 if TYPE_CHECKING:
@@ -33,17 +34,16 @@ if TYPE_CHECKING:
 NONE, ANNOUNCED = -3, -2  # in place of a backward's number; -1 is autograd's own word for: none runs here
 
 
-class Rules(Protocol):
-    """What a stage decides for a flat (see `Engine`)."""
+class Hook(partial[Any]):
+    """Calls a method, past which torch.compile does not look: gathers are no part of a model's graph."""
 
-    def own(self, flat: Flat) -> torch.Tensor:
-        """The part of the flat's parameters that this rank updates."""
+    def __new__(cls, method: Callable[..., Any], *arguments: Any) -> Self:
+        """Calls it with these arguments, and then with what a module gives its hooks."""
+        return super().__new__(cls, torch.compiler.disable(method), *arguments)
 
-    def reduce(self, flat: Flat, gradient: torch.Tensor) -> Exchange:
-        """Starts bringing together what the ranks have for the flat's gradient."""
-
-    def keep(self, flat: Flat, gradient: torch.Tensor) -> None:
-        """Leaves the mean gradient in `flat.mean`."""
+    def __reduce__(self) -> Any:
+        """Refuses to be copied or sent, and with it the module: a copy would train the engine's model, not itself."""
+        raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
 
 
 class Units:
@@ -76,12 +76,8 @@ class Reduction:
     """Reduces each flat's gradient as soon as the last part of it exists, while autograd goes on.
 
     autograd calls `_arrived` with each parameter's gradient. The one that completes a flat has it laid out end to end,
-    and starts its exchange; that one is finished and kept before the next begins.
-
-    Args:
-        engine: of whose parameters the gradients are.
-        units: what else happens as a backward passes through them.
-        overlap: whether autograd goes on while an exchange is in flight.
+    and starts its exchange; that one is finished and kept before the next begins. With `overlap` autograd goes on
+    meanwhile. `units` hear of a backward that passes through them.
     """
 
     def __init__(self, engine: "Engine", units: Units, *, overlap: bool) -> None:
@@ -102,7 +98,7 @@ class Reduction:
 
     def watch(self, model: nn.Module) -> None:
         """Hears of each gradient as soon as autograd has finished it, and before of the model's forward."""
-        model.register_forward_pre_hook(Hook.of(self, Reduction._begin_forward), prepend=True)
+        model.register_forward_pre_hook(Hook(Reduction._begin_forward, self), prepend=True)
         reduction = weakref.proxy(self)  # no garbage collector sees these hooks: they must not keep the engine
         for number, flat in enumerate(self._flats):
             for slot, parameter in flat.members():
@@ -118,23 +114,19 @@ class Reduction:
                 self.drop()
             self._come_last()  # now, because a backward that is not announced begins with a gradient
 
-    def expect(self, reached: set[int], loss: torch.Tensor | None, *, exchanges: bool, is_last: bool) -> None:
-        """A backward begins.
+    def expect(self, reached: set[int], loss: torch.Tensor | None, *, is_last: bool) -> None:
+        """A backward begins, from this loss if it is known; it brings gradients for the parameters with these ids.
 
-        Args:
-            reached: the ids of the parameters that it brings gradients for.
-            loss: where it starts, if that is known.
-            exchanges: whether to reduce them; else they are added up where they are.
-            is_last: whether an update comes after it, and no other backward.
+        If it is the last one, an update comes after it, and no other backward.
         """
         self._units.begin_backward(reached, loss)
         for flat in self._flats:
             flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
         self._come_last()
-        self._exchanges, self._is_last = exchanges, is_last
+        self._is_last, self._exchanges = is_last, is_last or self._engine.reduces_every_backward
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
-        self._waiting = [flat for flat in reversed(self._flats) if exchanges or flat.widens_gradients]
+        self._waiting = [flat for flat in reversed(self._flats) if self._exchanges or flat.widens_gradients]
         self.backward = ANNOUNCED
 
     def notice(self) -> None:
@@ -168,20 +160,15 @@ class Reduction:
             self._of_others = running_backward()
             return
         self._engine.refuse_second_backward()
-        try:
+        with self.dropping():
             self._engine.begin_backward(reached)
             self.backward = running_backward()
-            call_at_end(self._end_unannounced)
-        except BaseException:  # Ctrl-C too
-            self.drop()
-            raise
+            # To be called when it is done, and not if it fails; torch's DDP asks for the same.
+            torch.autograd.Variable._execution_engine.queue_callback(self._end_unannounced)  # noqa: SLF001
 
     def _end_unannounced(self) -> None:
-        try:
+        with self.dropping():
             self._engine.end_backward()
-        except BaseException:
-            self.drop()
-            raise
 
     # It brings gradients.
 
@@ -236,12 +223,20 @@ class Reduction:
         self._finish_exchange()
         self._end()
 
+    @contextmanager
+    def dropping(self) -> Iterator[None]:
+        """Drops the gradients if what runs within it fails."""
+        try:
+            yield
+        except BaseException:  # Ctrl-C too
+            self.drop()
+            raise
+
     def drop(self) -> None:
         """Forgets what this backward and those since the last step have brought."""
         if self._in_flight is not None:
             self._in_flight.exchange.wait()  # until then nothing of it may be freed
-        self._in_flight = None
-        self._waiting = []
+        self._in_flight, self._waiting = None, []
         for flat in self._flats:
             flat.drop_gradients()
         if self.backward != NONE:

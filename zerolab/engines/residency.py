@@ -2,13 +2,12 @@
 
 A unit is gathered before the outermost module runs that holds parameters of it, and again in backward, when the first
 gradient of that module's output arrives. It is released after the module, and in backward once all of its parameters
-and all of its inputs have their gradients. A unit that has no forward of
-its own, a `ModuleList` of attention and MLP say, runs in parts: it is released when another unit is used.
+and all of its inputs have their gradients. A unit that has no forward of its own, a `ModuleList` of attention and MLP
+say, runs in parts: it is released when another unit is used.
 """
 
 import weakref
 from collections import Counter, defaultdict
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,9 +18,8 @@ from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
-from zerolab.engines.hooks import Hook
 from zerolab.engines.partition import ROOT, has_forward
-from zerolab.engines.reduction import Reduction, Units
+from zerolab.engines.reduction import Hook, Reduction, Units
 
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
@@ -31,9 +29,6 @@ class Order:
     """Remembers the order of the last pass, and says what came next in it.
 
     A pass that leaves the remembered order (a model that branches) gets no advice until it returns to it.
-
-    Args:
-        ahead: how many units to name in advance; 0 never names any.
     """
 
     def __init__(self, ahead: int) -> None:
@@ -47,23 +42,14 @@ class Order:
 
     def expects(self, unit: str) -> bool:
         """Whether `unit` came at this place in the last pass, too."""
-        place = len(self.now)
-        return place < len(self._last) and self._last[place] == unit
+        return self._last[len(self.now) : len(self.now) + 1] == [unit]
 
     def use(self, unit: str) -> list[str]:
-        """Notes that `unit` is used now; returns the units that are expected next, the nearest first."""
-        place = len(self.now)
-        self.now.append(unit)
-        expected = self._last[place : place + 1 + self._ahead]
+        """Notes that `unit` is used now; returns up to `ahead` units that are expected next, the nearest first."""
         # After a surprise no guess: a unit gathered for nothing costs its traffic, and its memory until it is used.
-        return expected[1:] if expected[:1] == [unit] else []
-
-
-@dataclass(eq=False)  # two of one number are two
-class DueGradient:
-    """A gradient that a unit has yet to give to an input, which the operation `number` made (`graph.number_of`)."""
-
-    number: int
+        ahead = self._ahead if self.expects(unit) else 0
+        self.now.append(unit)
+        return self._last[len(self.now) : len(self.now) + ahead]
 
 
 class Residency(Units):
@@ -71,11 +57,7 @@ class Residency(Units):
 
     Four hooks say when: two of torch's modules, before and after a forward; and two on tensors, which autograd calls in
     backward with a gradient: that of a unit's output, before it runs backwards, and that of its input, after it.
-
-    Args:
-        stage: gathers and releases.
-        release_after_forward: False keeps a unit from its forward to its backward.
-        prefetch: how many units to gather ahead of the one that is used.
+    The options are those of `Zero3`.
     """
 
     def __init__(self, stage: "Engine", release_after_forward: bool, prefetch: int) -> None:
@@ -95,28 +77,31 @@ class Residency(Units):
         self._behind: set[int] | None = None  # the numbers of all operations of this backward, where there are others
         # A count, because modules of one unit run inside one another: only the outermost gathers and releases.
         self._running: Counter[str] = Counter()  # how deep we are inside a unit
-        # Not weakly: a graph may go by the garbage collector, which runs on each rank at another time, and the ranks
-        # would start their exchanges in different orders.
-        self._due: defaultdict[str, set[DueGradient]] = defaultdict(set)
+        # The gradients that a unit has yet to give to its inputs, each with the number of the operation that made the
+        # input (`graph.number_of`). Not weakly: a graph may go by the garbage collector, which runs on each rank at
+        # another time, and the ranks would start their exchanges in different orders.
+        self._due: defaultdict[str, dict[object, int]] = defaultdict(dict)
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
 
     def watch(self, reduction: Reduction) -> None:
         """Hears of forwards and backwards, which the reduction does not hear of."""
         self._reduction = reduction
         self._flats_of: dict[str, list[Flat]] = {}
+        self._unit_of: dict[int, str] = {}  # by the id of each parameter
         for flat in self._stage.flats:
             if not flat.layout.replicated:  # which neither comes nor goes
                 self._flats_of.setdefault(flat.layout.unit, []).append(flat)
+                self._unit_of |= {id(parameter): flat.layout.unit for parameter in flat.parameters}
         # What has no forward of its own is used by its parts, one after the other.
         self._in_parts = {unit for unit in self._flats_of if not has_forward(self._module_of(unit))}
         for module, units in self._users().items():
             for unit in units:  # our hook first: hooks of the model may read its parameters
-                before = Hook.of(self, Residency._before_forward, unit)
+                before = Hook(Residency._before_forward, self, unit)
                 module.register_forward_pre_hook(before, prepend=True, with_kwargs=True)
-                module.register_forward_hook(Hook.of(self, Residency._after_forward, unit))
+                module.register_forward_hook(Hook(Residency._after_forward, self, unit))
         model = self._stage.model
-        model.register_forward_pre_hook(Hook.of(self, Residency._begin_forward), prepend=True)
-        model.register_forward_hook(Hook.of(self, Residency._release_between_parts))
+        model.register_forward_pre_hook(Hook(Residency._begin_forward, self), prepend=True)
+        model.register_forward_hook(Hook(Residency._release_between_parts, self))
 
     def begin_backward(self, reached: set[int], loss: torch.Tensor | None) -> None:
         """Compares with the other ranks; and learns which units owe nothing, for they ran in forwards of other losses.
@@ -125,7 +110,7 @@ class Residency(Units):
         other graphs are reduced at the end.
         """
         self._backward_order.begin()
-        units = [unit for unit, flats in self._flats_of.items() if any(flat.has_any_of(reached) for flat in flats)]
+        units = dict.fromkeys(unit for number, unit in self._unit_of.items() if number in reached)
         used = [*self._forward_order.now, "backward:", *units]
         if used != self._compared:  # ranks that gather different units would wait for each other
             self._compared = used
@@ -137,7 +122,7 @@ class Residency(Units):
     def owes_inputs(self, unit: str) -> bool:
         """Whether the unit has gradients of its inputs yet to compute, for which it needs its weights."""
         due, behind = self._due[unit], self._behind
-        return bool(due) and (behind is None or any(each.number in behind for each in due))
+        return bool(due) and (behind is None or not behind.isdisjoint(due.values()))
 
     def reach_half(self, flat: Flat) -> None:
         """Gathers the next unit in the second half of this one: by then gloo's exchange before has made room."""
@@ -150,9 +135,6 @@ class Residency(Units):
     def end_backward(self) -> None:
         """Leaves nothing whole: a unit whose inputs need no gradient is never told that it is done."""
         self._behind = None
-        self._release_everything()
-
-    def _release_everything(self) -> None:
         self._after_half.clear()
         for unit in self._flats_of:
             self._release(unit)
@@ -163,7 +145,7 @@ class Residency(Units):
 
     def forget_everything(self) -> None:
         """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
-        self._release_everything()
+        self.end_backward()
         self._due.clear()
         self._has_other_graphs = False
 
@@ -183,14 +165,12 @@ class Residency(Units):
 
         In dictionaries, which keep the order: all ranks must gather alike.
         """
-        flats = [flat for flats in self._flats_of.values() for flat in flats]
-        unit_of = {id(parameter): flat.layout.unit for flat in flats for parameter in flat.parameters}
         # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
         users = {self._module_of(unit): {unit: None} for unit in self._flats_of}
         for module in self._stage.model.modules():
             for parameter in module.parameters(recurse=False):
-                if id(parameter) in unit_of:
-                    users.setdefault(module, {})[unit_of[id(parameter)]] = None
+                if id(parameter) in self._unit_of:
+                    users.setdefault(module, {})[self._unit_of[id(parameter)]] = None
         return users
 
     def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
@@ -204,11 +184,9 @@ class Residency(Units):
         while self._between_parts:
             self._release(self._between_parts.pop())
 
-    def _use(self, unit: str, order: Order) -> list[str]:
-        """Gathers the unit; returns what comes after it, to be gathered meanwhile."""
+    def _gather(self, unit: str) -> None:
         for flat in self._flats_of[unit]:
             self._stage.gather(flat)
-        return order.use(unit)
 
     def _start_gathering(self, units: list[str]) -> None:
         for unit in units:
@@ -217,8 +195,7 @@ class Residency(Units):
 
     def _before_forward(self, unit: str, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> Any:
         if is_running():  # activation checkpointing runs a forward again, out of order
-            for flat in self._flats_of[unit]:
-                self._stage.gather(flat)
+            self._gather(unit)
             return None
         self._running[unit] += 1
         if self._running[unit] > 1:
@@ -227,11 +204,13 @@ class Residency(Units):
         self._release_between_parts()
         if not self._forward_order.expects(unit):  # a new order: all ranks must have it, or they wait for each other
             check_same_on_all_ranks([unit], "the units that a forward uses next")
-        # Its own gather is awaited first: what is fetched ahead must not delay what is needed now.
-        self._start_gathering(self._use(unit, self._forward_order))
+        self._gather(unit)  # first: what is fetched ahead must not delay what is needed now
+        self._start_gathering(self._forward_order.use(unit))
         aliases = tuple(_alias(value) for value in inputs), {name: _alias(value) for name, value in keywords.items()}
         for tensor in tensors_needing_gradient(aliases):
-            self._note_due(unit, tensor)
+            owed = object()
+            self._due[unit][owed] = number_of(tensor)
+            tensor.register_hook(partial(Residency._after_backward, self._weakly, unit, owed))
         return aliases
 
     def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -248,23 +227,18 @@ class Residency(Units):
         else:
             self._release(unit)
 
-    def _note_due(self, unit: str, tensor: torch.Tensor) -> None:
-        """Notes the gradient that the unit will owe one of its inputs, under a name that only this unit uses."""
-        due = DueGradient(number_of(tensor))
-        self._due[unit].add(due)
-        tensor.register_hook(partial(Residency._after_backward, self._weakly, unit, due))
-
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if self._reduction.backward != running_backward():
             self._reduction.notice()
         # A unit of several outputs hears of several gradients; only the first has to gather.
         if not all(flat.presence is Presence.WHOLE for flat in self._flats_of[unit]):
-            self._after_half[unit] = self._use(unit, self._backward_order)
+            self._gather(unit)
+            self._after_half[unit] = self._backward_order.use(unit)
             if not any(flat.awaited for flat in self._flats_of[unit]):  # a frozen unit has no gradients to wait for
                 self._start_gathering(self._after_half.pop(unit))
 
-    def _after_backward(self, unit: str, due: DueGradient, input_gradient: torch.Tensor) -> None:
-        self._due[unit].discard(due)
+    def _after_backward(self, unit: str, owed: object, input_gradient: torch.Tensor) -> None:
+        self._due[unit].pop(owed, None)
         self.release_if_done(unit)
         self._reduction.start_ready()
 

@@ -64,11 +64,7 @@ class Saving:
         self._write_within(within(lambda observer: observer.saving("save", self._nbytes)))
 
     def wait(self) -> None:
-        """Returns when the checkpoint is whole. Collective: all ranks call it.
-
-        Raises:
-            RuntimeError: a rank could not write its file.
-        """
+        """Returns when the checkpoint is whole; RuntimeError if a rank could not write its file. Collective."""
         if self._is_over:
             return
         if self._thread is not None:
@@ -132,8 +128,7 @@ class Saving:
     def prepare(self) -> None:
         """Makes the folder to write to, and removes what saves that were killed have left. Collective.
 
-        Raises:
-            ValueError: that step is saved already, or the run's folder cannot be written to.
+        Raises ValueError if that step is saved already, or the run's folder cannot be written to.
         """
         check_same_on_all_ranks([self.directory.name], "the steps to be saved")
         error = ""

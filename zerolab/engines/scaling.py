@@ -56,8 +56,7 @@ class Scaling:
     def __init__(self, engine: "Engine", own_update: OwnUpdate) -> None:
         self._engine: Engine = weakref.proxy(engine)
         self._replaced: list[tuple[torch.Tensor, Flat]] = []  # whose gradients have stand-ins, and where they lie
-        self._found_inf: Any = None  # what the scaler says that calls for the step at hand
-        self._scale: torch.Tensor | None = None
+        self._said: dict[str, Any] = {}  # by the scaler that calls for the step at hand
         self._is_unscaled = False  # a scaler has divided the gradients that wait for the step
         optimizer: Any = engine.optimizer
         optimizer._step_supports_amp_scaling = True  # noqa: SLF001  (as torch's fused optimizers say it)
@@ -76,14 +75,12 @@ class Scaling:
             raise RuntimeError("an engine's update takes no closure: run forward and backward before the step")
         # Taken away meanwhile: a fused optimizer would obey them once more, and after an error they would stay.
         attributes = vars(self._engine.optimizer)
-        said: dict[str, Any] = {
-            name: attributes.pop(name) for name in ("found_inf", "grad_scale") if name in attributes
-        }
-        self._found_inf, self._scale = said.get("found_inf"), said.get("grad_scale")
+        self._said = {name: attributes.pop(name) for name in ("found_inf", "grad_scale") if name in attributes}
+        said = self._said
         try:
             self._engine.step()
         finally:
-            self._found_inf = self._scale = None
+            self._said = {}
         attributes |= said  # which a scaler deletes
 
     def stand_in(self) -> None:
@@ -97,12 +94,9 @@ class Scaling:
 
     @torch.no_grad()
     def divide(self, flats: "Sequence[Flat]", found_inf: torch.Tensor, inverse: torch.Tensor) -> None:
-        """Divides the flats' mean gradients by the scale, in the precision of the update.
+        """Divides the flats' mean gradients by the scale, in the precision of the update; RuntimeError without any.
 
         `found_inf` becomes 1 on all ranks if one of them has a gradient that is no finite number.
-
-        Raises:
-            RuntimeError: there are no mean gradients.
         """
         self._engine.refuse_without_gradients("unscale")
         self._is_unscaled = True
@@ -129,12 +123,11 @@ class Scaling:
         for updated, _ in self._replaced:
             updated.grad = None
         self._replaced.clear()
-        if self._scale is not None:
-            inverse = self._scale.double().reciprocal().float()  # as a scaler computes it
+        found_inf, scale = self._said.get("found_inf"), self._said.get("grad_scale")
+        if scale is not None:
+            inverse = scale.double().reciprocal().float()  # as a scaler computes it
             for flat in self._engine.trainable:
                 if flat.unscaled is not None:
                     flat.unscaled.mul_(inverse.to(flat.unscaled.device))
-        # Nobody scales, or the rank is a simulated one.
-        if self._found_inf is None or self._found_inf.is_meta:
-            return False
-        return bool(self._found_inf)
+        # Else nobody scales, or the rank is a simulated one.
+        return found_inf is not None and not found_inf.is_meta and bool(found_inf)

@@ -7,13 +7,12 @@ goes into them, and what is done with what comes out. By their keys they are wha
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
 
 from zerolab.engines.boxes import Elements, Place
 from zerolab.engines.checkpoint import FlatCheckpoints, check_state
@@ -77,7 +76,7 @@ class ShardedCheckpoints(FlatCheckpoints):
 
         stored = Stored(directory)
         tree = stored.tree()
-        check_state(tree["model"], self._shapes())
+        check_state(tree["model"], self._shapes)
         self.load_optimizer_state_dict(tree["optim"])  # its numbers; of the rest zeros, until it is read
         error = ""
         try:
@@ -90,17 +89,23 @@ class ShardedCheckpoints(FlatCheckpoints):
         if "scaler" in tree and self.scaler.is_enabled():
             self.scaler.load_state_dict(tree["scaler"])
 
-    def _of_model(self, flat: Flat, span: Span, keys: Keys) -> Iterator[tuple[Place, Elements]]:
-        """The parameters in the elements `[start, stop)` of a flat."""
-        parameters = {slot.name: id(parameter) for slot, parameter in flat.members()}
-        for piece in _pieces(flat, flat.span, span):
-            for key in keys[parameters[piece.name]]:
-                yield ("model", key), _cut(flat, flat.owned, piece)
+    def _of_flat(self, flat: Flat, span: Span, keys: Keys, state: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
+        """What this rank has in the elements `span` of a flat: of parameters and of their state in the optimizer.
 
-    def _of_optimizer(self, flat: Flat, span: Span) -> Iterator[tuple[nn.Parameter, dict[str, Any], list[Piece]]]:
-        """What is updated there, its state, and which pieces of parameters it has."""
-        for updated, where in () if flat.layout.frozen else flat.updated():
-            yield updated, self._state().get(updated, {}), list(_pieces(flat, where, span))
+        A number that the optimizer keeps for a whole parameter comes with the parameter's beginning.
+        """
+        shapes = {slot.name: slot.shape for slot in flat.layout.slots}
+        ids = {slot.name: id(parameter) for slot, parameter in flat.members()}
+        for piece in _pieces(flat, flat.span, span):
+            for key in keys[ids[piece.name]]:
+                yield ("model", key), _cut(flat.owned, piece, shapes[piece.name])
+        for updated, where in flat.updated():
+            for piece, (key, value) in product(_pieces(flat, where, span), state.get(updated, {}).items()):
+                place = "optim", "state", piece.name, key
+                if is_elementwise(key, value, updated.shape):
+                    yield place, _cut(value, piece, shapes[piece.name])
+                elif not piece.start:
+                    yield place, value
 
     def _keys(self) -> Keys:
         """The keys in the model's state of each parameter, by its id; one that is tied has several."""
@@ -115,15 +120,7 @@ class ShardedCheckpoints(FlatCheckpoints):
         for flat in self.flats:
             flat.settle()
             flat.take_over()
-            mine = flat.layout.span(self.rank)
-            yield from self._of_model(flat, mine, keys)
-            for updated, entries, pieces in self._of_optimizer(flat, mine):
-                for piece, (key, value) in product(pieces, entries.items()):
-                    place = "optim", "state", piece.name, key
-                    if is_elementwise(key, value, updated):
-                        yield place, _cut(flat, value, piece)
-                    elif not piece.start:
-                        yield place, value
+            yield from self._of_flat(flat, flat.layout.span(self.rank), keys, self._state())
         if self.rank == 0:
             yield from self._of_all_ranks()
 
@@ -148,19 +145,15 @@ class ShardedCheckpoints(FlatCheckpoints):
         keys = self._keys()
         for flat in self.flats:
             flat.settle()
-            for place, mine in self._of_model(flat, flat.span, keys):
-                stored.fill(place, mine)
-            for updated, entries, pieces in self._of_optimizer(flat, flat.span):
-                for piece, (key, value) in product(pieces, entries.items()):
-                    place = "optim", "state", piece.name, key
-                    if is_elementwise(key, value, updated) and stored.has(place):  # without a gradient it has none
-                        stored.fill(place, _cut(flat, value, piece))
-                if entries:  # copies, of a state that is kept in fewer bits
-                    self._state()[updated] = entries
+            state = {updated: kept for updated, _ in flat.updated() if (kept := self._state().get(updated))}
+            for place, mine in self._of_flat(flat, flat.span, keys, state):
+                if isinstance(mine, Elements) and stored.has(place):  # without a gradient there is no state
+                    stored.fill(place, mine)
+            self._state().update(state)  # copies, of a state that is kept in fewer bits
         parameters = self._shapes_by_id()
         for key, entry in self._entries().items():
             if id(entry) not in parameters:  # a buffer: each rank has the whole
-                entry.copy_(stored.read(("model", key), 0, entry.numel()).view(entry.shape))
+                entry.copy_(stored.read(("model", key)))
 
 
 def _pieces(flat: Flat, where: Span, span: Span) -> Iterator[Piece]:
@@ -171,10 +164,8 @@ def _pieces(flat: Flat, where: Span, span: Span) -> Iterator[Piece]:
         yield piece._replace(place=piece.place + first - where[0])
 
 
-def _cut(flat: Flat, value: torch.Tensor, piece: Piece) -> Elements:
-    shapes = {slot.name: slot.shape for slot in flat.layout.slots}
-    mine = value.detach().view(-1)[piece.place : piece.place + piece.numel]
-    return Elements(shapes[piece.name], piece.start, mine)
+def _cut(value: torch.Tensor, piece: Piece, shape: torch.Size) -> Elements:
+    return Elements(shape, piece.start, value.detach().view(-1)[piece.place : piece.place + piece.numel])
 
 
 @torch.no_grad()

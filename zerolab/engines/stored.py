@@ -46,16 +46,12 @@ def latest_checkpoint(run: str | Path) -> Path:
 
 
 class Stored:
-    """A checkpoint's table of contents, and what it points to.
-
-    Raises:
-        ValueError: there is none, it is damaged, or a file that it names is missing or too short.
-    """
+    """A checkpoint's contents; ValueError if there are none, or damaged ones, or a file is missing or too short."""
 
     def __init__(self, directory: str | Path) -> None:
         self.directory = Path(directory)
         self._contents = read_contents(self.directory)
-        self._tensors = self._contents.state_dict_metadata
+        self._tensors: dict[str, Any] = self._contents.state_dict_metadata
         self._reader = FileSystemReader(self.directory)
         self._reader.set_up_storage_reader(self._contents, is_coordinator=True)
         self._checked: set[tuple[str, int]] = set()
@@ -69,8 +65,7 @@ class Stored:
             file = self.directory / name
             if not file.is_file():
                 raise ValueError(f"{name} is missing in {self.directory}: bring the files of all ranks into one folder")
-            if file.stat().st_size < end:
-                size = file.stat().st_size
+            if (size := file.stat().st_size) < end:
                 raise ValueError(f"{name} in {self.directory} has {size} bytes of {end}: {EARLIER}")
 
     def tree(self) -> dict[str, Any]:
@@ -100,33 +95,27 @@ class Stored:
             self._fill(key, [item], planner)
             return planner.value
         if not about.size:
-            return self.read((key,), 0, 1).view(())
+            return self.read((key,))
         return torch.zeros((), dtype=about.properties.dtype).expand(about.size)
 
     def has(self, path: Place) -> bool:
         """Whether there is something at that place."""
         return key_of(path) in self._tensors
 
-    def read(self, path: Place, start: int, stop: int) -> torch.Tensor:
-        """The elements `[start, stop)` of a tensor, shape [stop - start].
-
-        Raises:
-            ValueError: what the files have of it is damaged.
-        """
-        elements = torch.empty(stop - start, dtype=self._about(path).properties.dtype)
-        self.fill(path, Elements(self._about(path).size, start, elements))
-        return elements
+    def read(self, path: Place) -> torch.Tensor:
+        """A whole tensor. Raises ValueError as `fill`."""
+        about = self._tensors[key_of(path)]
+        whole = torch.empty(about.size, dtype=about.properties.dtype)
+        self.fill(path, Elements(about.size, 0, whole.view(-1)))
+        return whole
 
     def fill(self, path: Place, elements: Elements) -> None:
-        """Reads a piece of a tensor into its place. Raises as `read`."""
+        """Reads a piece of a tensor into its place. Raises ValueError if what the files have of it is damaged."""
         key = key_of(path)
-        items = create_read_items_for_chunk_list(key, self._about(path), elements.__create_chunk_list__())
+        items = create_read_items_for_chunk_list(key, self._tensors[key], elements.__create_chunk_list__())
         if sum(item.lengths.numel() for item in items) != elements.values.numel():
             raise ValueError(f"{self.directory} lacks elements of {key!r}: {EARLIER}")
         self._fill(key, items, _Planner(elements))
-
-    def _about(self, path: Place) -> Any:
-        return self._tensors[key_of(path)]
 
     def _fill(self, key: str, items: list[ReadItem], planner: "_Planner") -> None:
         try:
@@ -187,10 +176,9 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _NAMED or (module == "pathlib" and name.endswith("Path")):
             return super().find_class(module, name)
-        found = (
-            super().find_class(module, name) if module in ("torch", Metadata.__module__) and "." not in name else None
-        )
-        if isinstance(found, torch.dtype) or (isinstance(found, type) and found.__module__ == Metadata.__module__):
+        its_own = Metadata.__module__
+        found = super().find_class(module, name) if module in ("torch", its_own) and "." not in name else None
+        if isinstance(found, torch.dtype) or (isinstance(found, type) and found.__module__ == its_own):
             return found
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 

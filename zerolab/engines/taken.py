@@ -6,23 +6,21 @@ optimizer of one's own would do nothing. `Taken` stands in `.grad` until the ste
 """
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch._guards import CompileContext
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.utils._pytree import tree_leaves
 
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
 
 INSTEAD = (
     "see and change mean gradients in engine.gradients(), clip by engine.clip_grad_norm_, update by engine.step(), "
-    "drop gradients by engine.zero_grad(); what a backward "
-    "is to change in a gradient goes into a hook of the parameter"
+    "drop gradients by engine.zero_grad(); what a backward is to change in a gradient goes into a hook of the parameter"
 )
-
-
 _ADDITIONS = torch.ops.aten.add_.Tensor, torch.ops.aten.add.Tensor
 
 
@@ -61,34 +59,23 @@ class Taken(torch.Tensor):
         return parameter.grad
 
 
-def _sentence(arguments: Iterable[Any]) -> str:
-    for argument in arguments:
-        if isinstance(argument, Taken):
-            return argument.sentence
-        if isinstance(argument, (tuple, list)) and (found := _sentence(argument)):
-            return found
-    return ""
+def _sentence(arguments: Any) -> str:
+    return next((argument.sentence for argument in tree_leaves(arguments) if isinstance(argument, Taken)), "")
 
 
 class OwnUpdate:
     """`with` it the engine's optimizer updates; without, one of the engine's parameters would move nothing: refused."""
 
     def __init__(self, engine: "Engine") -> None:
-        self._names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
+        self.names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
         self.is_under_way = False
-        _updates.update(dict.fromkeys(self._names, self))
+        _updates.update(dict.fromkeys(self.names, self))
 
     def __enter__(self) -> None:
         self.is_under_way = True
 
     def __exit__(self, *_: object) -> None:
         self.is_under_way = False
-
-    def check(self, parameter: torch.Tensor) -> None:
-        """Raises if an optimizer that is not the engine's is about to update `parameter`."""
-        if not self.is_under_way:
-            name = self._names[id(parameter)]
-            raise RuntimeError(f"{name!r} is trained by an engine, another optimizer has no gradient of it: {INSTEAD}")
 
 
 # Of all engines of the process, by the id of each parameter that they train; they go with the engine, as ids must.
@@ -98,8 +85,9 @@ _updates: "weakref.WeakValueDictionary[int, OwnUpdate]" = weakref.WeakValueDicti
 def _check_update(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            if update := _updates.get(id(parameter)):
-                update.check(parameter)
+            if (own := _updates.get(id(parameter))) and not own.is_under_way:
+                what = f"{own.names[id(parameter)]!r} is trained by an engine, another optimizer has no gradient of it"
+                raise RuntimeError(f"{what}: {INSTEAD}")
 
 
 # Once, for all engines: a hook for each would cost every update a call for each engine that is still alive.

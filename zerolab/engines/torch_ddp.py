@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from typing import Any
 
 from torch import nn
@@ -49,9 +48,6 @@ class TorchDDP(Native):
     def zero_grad(self) -> None:
         """Drops the gradients since the last step, those of micro-batches too."""
         self.module.zero_grad()
-
-    def _no_sync(self) -> AbstractContextManager[Any]:
-        return self.model.no_sync()  # type: ignore[no-any-return]  # torch has no annotation there
 
 
 class TorchZero1(TorchDDP):

@@ -18,21 +18,16 @@ from zerolab.engines.partition import FlatLayout, Slot
 
 
 class Usage:
-    """Which parameters of one flat got a gradient in this step.
-
-    Args:
-        layout: the flat's plan.
-        span: the elements `[start, stop)` of it that this rank owns.
-    """
+    """Which parameters of one flat, of which this rank owns the elements `span`, got a gradient in this step."""
 
     def __init__(self, layout: FlatLayout, span: tuple[int, int]) -> None:
-        self._layout = layout
-        pieces = {slot: (max(slot.start, span[0]), min(slot.stop, span[1])) for slot in layout.slots}
-        self._owned = {slot: piece for slot, piece in pieces.items() if piece[0] < piece[1]}
-        for slot in [*self._owned][-1:]:  # padding goes with what lies before it
-            self._owned[slot] = self._owned[slot][0], span[1]
+        first, last = span
+        self._layout, self._first = layout, first
         # The parameters of which this rank owns something: the elements `[start, stop)` of what it owns.
-        self.owned = {slot: (start - span[0], stop - span[0]) for slot, (start, stop) in self._owned.items()}
+        pieces = {slot: (max(slot.start, first) - first, min(slot.stop, last) - first) for slot in layout.slots}
+        self.owned = {slot: (start, stop) for slot, (start, stop) in pieces.items() if start < stop}
+        for slot in [*self.owned][-1:]:  # padding goes with what lies before it
+            self.owned[slot] = self.owned[slot][0], last - first
         self.brought: set[Slot] = set()  # by this rank, to the gradient that is laid out now
         self.used: set[Slot] = set()  # by any rank in this step, among those that this rank owns
         self.ever: set[Slot] = set()  # the same, since the beginning
@@ -40,7 +35,7 @@ class Usage:
     @property
     def is_whole(self) -> bool:
         """Whether all that this rank owns is to be updated, padding included."""
-        return self.used >= self._owned.keys()
+        return self.used >= self.owned.keys()
 
     def mark(self, gradient: torch.Tensor) -> None:
         """Makes this rank's gradient, shape [padded], tell what is in it: -0.0 where nothing was brought."""
@@ -53,8 +48,8 @@ class Usage:
 
     def learn(self, gradient: torch.Tensor) -> None:
         """Reads the ranks' sum, shape [padded], before it is divided: the mean of a tiny number may be -0.0, too."""
-        for slot, (start, _) in self._owned.items():
-            if slot in self.brought or (slot not in self.used and not nobody_brought(gradient[start])):
+        for slot, (start, _) in self.owned.items():
+            if slot in self.brought or (slot not in self.used and not nobody_brought(gradient[self._first + start])):
                 self.used.add(slot)
         self.ever |= self.used
 
@@ -77,22 +72,15 @@ def split(
 ) -> dict[Slot, nn.Parameter]:
     """Gives the optimizer one tensor for each parameter in place of one for all, each with its own count of steps.
 
-    They are views, and so are their states: it costs no memory but a counter each.
-
-    Args:
-        owned: what the optimizer has updated as one until now.
-        spans: the elements `[start, stop)` of it that belong to each parameter.
-        optimizer: whose groups and state are changed.
+    They are views of `owned`, at these `spans`, and so are their states: it costs no memory but a counter each.
     """
     pieces = {slot: nn.Parameter(owned.detach()[start:stop]) for slot, (start, stop) in spans.items()}
     kept = state_of(optimizer)
     state = kept.pop(owned, {})
-    for slot, piece in pieces.items():
-        if state:
-            kept[piece] = {key: _cut(value, owned.shape, spans[slot]) for key, value in state.items()}
+    for slot, piece in pieces.items() if state else ():
+        kept[piece] = {key: _cut(value, owned.shape, spans[slot]) for key, value in state.items()}
     for group in optimizer.param_groups:
-        members = [[member] if member is not owned else list(pieces.values()) for member in group["params"]]
-        group["params"][:] = [member for each in members for member in each]
+        group["params"][:] = [new for old in group["params"] for new in (pieces.values() if old is owned else [old])]
     return pieces
 
 

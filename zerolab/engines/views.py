@@ -45,10 +45,7 @@ class Watched(nn.Parameter):
         self.data_uses += 1
         return _data.__get__(self)  # type: ignore[no-any-return]
 
-    def _set_data(self, value: torch.Tensor) -> None:
-        set_data(self, value)
-
-    data = property(_get_data, _set_data)
+    data = property(_get_data, set_data)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]  # the stub lost its name
         return repr(nn.Parameter(self.detach(), self.requires_grad))  # as it printed before an engine had it
@@ -142,12 +139,7 @@ class Written(IntEnum):
 
 
 class ModuleViews:
-    """The parameters of a module that lie in one flat; they stay the same objects, whatever they are views of.
-
-    Args:
-        members: the parameters, each with its place in the flat.
-        views: the same places in the flat's storage, each in its parameter's shape.
-    """
+    """The parameters of a module that lie in one flat; they stay the same objects, whatever they are views of."""
 
     def __init__(self, members: list[tuple[Slot, nn.Parameter]], views: list[torch.Tensor]) -> None:
         self._members = members
@@ -197,20 +189,17 @@ class ModuleViews:
             RuntimeError: a parameter is no view of the flat any more, and so would not be trained.
         """
         if [parameter.data_ptr() for parameter in self._parameters] != [view.data_ptr() for view in self._views]:
-            self._refuse_other_memory()
+            pairs = zip(self._members, self._views, strict=True)
+            slot, parameter = next(member for member, view in pairs if member[1].data_ptr() != view.data_ptr())
+            raise RuntimeError(
+                f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would not "
+                "be trained: convert and move a model before making the engine, and write values into the parameter "
+                "(copy_) instead of replacing its data"
+            )
         before, self._writes = self._writes, self._count_writes()
         if before == self._writes:
             return Written.NO
         return Written.PERHAPS if before[0] == self._writes[0] else Written.YES
-
-    def _refuse_other_memory(self) -> None:
-        pairs = zip(self._members, self._views, strict=True)
-        slot, parameter = next(member for member, view in pairs if member[1].data_ptr() != view.data_ptr())
-        raise RuntimeError(
-            f"{slot.name!r} has been given other memory, in {parameter.dtype} on {parameter.device}, and would not be "
-            "trained: convert and move a model before making the engine, and write values into the parameter (copy_) "
-            "instead of replacing its data"
-        )
 
     def _count_writes(self) -> tuple[int, int]:
         """How often the parameters were written, and their `.data` asked for; the engine writes into the flat."""

@@ -36,9 +36,11 @@ class Weights:
         for place in dict.fromkeys(self.files.values()) or [self.path]:
             with _opened(place) as file:
                 for key in file.keys():  # noqa: SIM118  (it is no mapping)
+                    piece = file.get_slice(key)
                     self.files.setdefault(key, place)
-                    self.shapes[key] = tuple(file.get_slice(key).get_shape())
-                    self.dtypes[key] = _nothing_of(file, key).dtype
+                    self.shapes[key] = tuple(piece.get_shape())
+                    # Of no elements of it: safetensors has names of its own for dtypes.
+                    self.dtypes[key] = (piece[:0] if self.shapes[key] else file.get_tensor(key)).dtype
         if missing := sorted(self.files.keys() - self.shapes.keys()):
             place = self.files[missing[0]]
             raise ValueError(f"{self.path.name} says that {missing[0]!r} is in {place.name}, and it is not: save anew")
@@ -88,9 +90,3 @@ def _opened(place: Path) -> Iterator[Any]:
         raise ValueError(
             f"{place.name} cannot be read as safetensors ({error}): it is missing or damaged, so copy it again"
         ) from None
-
-
-def _nothing_of(file: Any, key: str) -> torch.Tensor:
-    """The tensor without its elements: safetensors has names of its own for dtypes."""
-    piece = file.get_slice(key)
-    return piece[:0] if piece.get_shape() else file.get_tensor(key)  # type: ignore[no-any-return]

@@ -36,12 +36,13 @@ class Zero1Optimizer(torch.optim.Optimizer):
         ValueError: an optimizer that needs whole tensors, or ranks whose parameters differ.
     """
 
+    sharded: torch.optim.Optimizer  # the one over this rank's shards, which has the state
+
     def __init__(self, params: Iterable[Any], optimizer_cls: type, **keywords: Any) -> None:
         check_optimizer(optimizer_cls, keywords)
         self._make = optimizer_cls
         self._keywords = keywords
         self._flats: list[Flat] = []
-        self.sharded: torch.optim.Optimizer | None = None  # the one over this rank's shards, which has the state
         super().__init__(params, keywords)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -50,7 +51,7 @@ class Zero1Optimizer(torch.optim.Optimizer):
         group = self.param_groups[-1]
         flats = list(self._lay_out(group["params"]))
         shards = {**group, "params": [flat.owned for flat in flats]}
-        if self.sharded is None:
+        if len(self.param_groups) == 1:
             self.sharded = self._make([shards], **self._keywords)
         else:
             self.sharded.add_param_group(shards)
@@ -60,22 +61,20 @@ class Zero1Optimizer(torch.optim.Optimizer):
         """One flat for each dtype; frozen parameters are left where they are."""
         number, world_size = len(self.param_groups) - 1, dist.get_world_size()
         trained = [(f"{number}.{place}", p) for place, p in enumerate(parameters) if p.requires_grad]
-        layouts: list[tuple[FlatLayout, list[nn.Parameter]]] = []
+        layouts: dict[FlatLayout, list[nn.Parameter]] = {}
         for dtype in dict.fromkeys(parameter.dtype for _, parameter in trained):
             members = [(name, parameter) for name, parameter in trained if parameter.dtype == dtype]
             name = f"group {number} {str(dtype).removeprefix('torch.')}"
-            slots, whole = tuple(lay_out(members)), granule_of(self._make)
+            slots, whole = lay_out((name, p.shape) for name, p in members), granule_of(self._make)
             layout = FlatLayout(name, name, dtype, False, slots, world_size, number, granule=whole)
-            layouts.append((layout, [parameter for _, parameter in members]))
-        check_same_layouts([layout for layout, _ in layouts])
-        for layout, members_of_it in layouts:
-            yield Flat(layout, members_of_it, dist.get_rank(), lambda flat: flat.part(flat.whole), Formats())
+            layouts[layout] = [parameter for _, parameter in members]
+        check_same_layouts([*layouts])
+        for layout, laid_out in layouts.items():
+            yield Flat(layout, laid_out, dist.get_rank(), lambda flat: flat.part(flat.whole), Formats())
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Updates this rank's shard and gathers the others'; a parameter whose `.grad` is None is left alone."""
         loss = None if closure is None else torch.enable_grad()(closure)()
-        if self.sharded is None:
-            return loss
         for group, shards in zip(self.param_groups, self.sharded.param_groups, strict=True):
             shards |= {key: value for key, value in group.items() if key != "params"}  # a schedule's learning rate
         for flat in self._flats:
@@ -89,30 +88,20 @@ class Zero1Optimizer(torch.optim.Optimizer):
         return loss
 
     def state_dict(self) -> dict[str, Any]:
-        """Refused: nothing of the state is here.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises RuntimeError: nothing of the state is here."""
         raise RuntimeError("the state is in shards: save this rank's by .sharded.state_dict(), or train with Zero1")
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Refused, as `state_dict` is.
-
-        Raises:
-            RuntimeError: always.
-        """
+        """Raises RuntimeError, as `state_dict` does."""
         raise RuntimeError("the state is in shards: load this rank's by .sharded.load_state_dict(), or use Zero1")
 
 
 def _own_gradient(flat: Flat) -> torch.Tensor:
     """The gradients of what this rank owns, end to end; zero where there is none. Shape [owned]."""
-    first, _ = flat.span
-    gradient = torch.zeros_like(flat.shard)
-    for slot, parameter in flat.members():
-        if parameter.grad is not None and slot in flat.usage.owned:
-            start, stop = max(slot.start, first), min(slot.stop, flat.span[1])
-            mine = parameter.grad.reshape(-1)[start - slot.start : stop - slot.start]
-            gradient[start - first : stop - first] = mine
+    gradient, parameters = torch.zeros_like(flat.shard), dict(flat.members())
+    for slot, mine in flat.by_parameter(gradient):
+        if (whole := parameters[slot].grad) is not None:
+            start = max(flat.span[0] - slot.start, 0)
+            mine.view(-1).copy_(whole.reshape(-1)[start : start + mine.numel()])
             flat.usage.used.add(slot)
     return gradient
