@@ -27,7 +27,7 @@ from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known, stage_names
-from zerolab.recording import lines
+from zerolab.recording import memory
 from zerolab.recording.events import count
 from zerolab.recording.explain import flats_of
 from zerolab.recording.recording import Recording
@@ -73,11 +73,11 @@ class Comparison:
         if times and self.seconds:
             steps = len(next(iter(self.seconds.values())))
             title += f"\nseconds: the median of {count(steps, 'step')}; stages whose ranges overlap may be alike"
-        rows = [lines.summary(row) | lines.seconds_range(self.seconds.get(row["stage"])) for row in self.rows]
+        rows = [memory.summary(row) | memory.seconds_range(self.seconds.get(row["stage"])) for row in self.rows]
         if any("device" in row for row in self.rows):  # each line is followed by one for each device
             pairs = zip(self.rows, rows, strict=True)
-            rows = [{"stage": row["stage"]} | line for row, both in pairs for line in lines.states(row, both)]
-        return Table(rows, title, times=times, sizes=() if exact else lines.sizes(rows))
+            rows = [{"stage": row["stage"]} | line for row, both in pairs for line in memory.states(row, both)]
+        return Table(rows, title, times=times, sizes=() if exact else memory.sizes(rows))
 
     def memory(self, *, exact: bool = False) -> Table:
         """Bytes of rank 0 at the peak of the last step, by stage; on GPUs device by device, to all that a card holds.
@@ -85,8 +85,8 @@ class Comparison:
         Args:
             exact: show exact bytes instead of MB.
         """
-        rows = [{"stage": row["stage"]} | line for row in self.rows for line in lines.peaks(row)]
-        return Table(rows, "bytes of rank 0 at the peak of a step", sizes=() if exact else lines.sizes(rows))
+        rows = [{"stage": row["stage"]} | line for row in self.rows for line in memory.peaks(row)]
+        return Table(rows, "bytes of rank 0 at the peak of a step", sizes=() if exact else memory.sizes(rows))
 
     def play(self, *stages: str) -> Any:
         """Plays the recording of one stage, or of two side by side; by default those of the first two.
@@ -167,8 +167,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         ImportError: DeepSpeed is not installed.
         RankError: a rank failed; the message has its traceback.
     """
-    chosen = _checked_stages(stages, world_size, precision, options, moments)
-    feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
+    chosen, train_one = _prepared(stages, world_size, model, batches, steps, precision, options, loss_fn, moments)
     recordings, rows, seconds = {}, [], {}
     for number, stage in enumerate(chosen, start=1):
         now = f"{stage}: {steps} steps on {world_size} ranks, twice ({number} of {len(chosen)})"
@@ -177,8 +176,7 @@ def compare(  # noqa: PLR0917  (in the order in which they are usually given)
         # Fresh ranks for each: what FSDP1 and DeepSpeed leave in memory would count in the next stage's peak.
         with waiting(now), Cluster(world_size=world_size, device=device) as cluster:
             # The cluster's device, not the caller's: "auto" has been resolved, once for all ranks.
-            choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
-            training = partial(train, stage, model, feed, steps, loss_fn=loss_fn, moments=moments, **choice)
+            training = partial(train_one, stage, device=cluster.device)
             recordings[stage] = cluster.record(partial(training, looked_into=stage in systems.FORMS))
             # Without the first step, which makes Adam's state and warms caches; of the slowest rank: all wait for it.
             seconds[stage] = max((run.seconds[1:] for run in cluster.run(training)), key=median)
@@ -210,14 +208,12 @@ def record(
     """
     if times_only and fingerprints:
         raise ValueError("times_only and fingerprints exclude one another: fingerprints look at every number")
-    (chosen,) = _checked_stages([stage], world_size, precision, options, moments)
-    feed = _checked_training(model, world_size, batches, steps, options, loss_fn)
+    (chosen,), training = _prepared([stage], world_size, model, batches, steps, precision, options, loss_fn, moments)
     with waiting(f"{chosen}: recording {steps} steps on {world_size} ranks"), Cluster(world_size, device) as cluster:
-        choice: dict[str, Any] = {"device": cluster.device, "precision": precision, "options": options}
         recorded: Callable[..., Recording] = cluster.record_times if times_only else cluster.record
         if fingerprints:
             recorded = partial(cluster.record_fingerprints, fingerprints)
-        return recorded(train, chosen, model, feed, steps, loss_fn=loss_fn, moments=moments, **choice)
+        return recorded(training, chosen, device=cluster.device)
 
 
 @dataclass(frozen=True)
@@ -260,50 +256,40 @@ def train(
     return Training(losses, seconds, shown)
 
 
-def _checked_stages(
+def _prepared(  # noqa: PLR0917  (as `compare` has them)
     stages: str | Sequence[str],
     world_size: int,
+    model: ModelSource,
+    batches: BatchSource | Sequence[Batch] | None,
+    steps: int,
     precision: str,
     options: Mapping[str, Any] | None,
+    loss_fn: LossFunction,
     moments: str,
-) -> list[str]:
-    chosen = stage_names(stages, ENGINES)
+) -> tuple[list[str], Callable[..., Training]]:
+    """The stages, and what trains one of them on a rank's device; refuses wrong use before any rank starts."""
+    chosen, given = stage_names(stages, ENGINES), options or {}
     for stage in chosen:
         systems.check_moments(stage, precision, moments)
         systems.check(stage, world_size, precision)
-        for option in options or {}:
+        for option in given:
             check_known(f"option of {stage}", option, _options_of(stage))
-    given = options or {}
     check_switches(**{name: given[name] for name in ("overlap", "offload", "release_after_forward") if name in given})
     check_prefetch(given.get("prefetch", 0))
-    return chosen
+    if not callable(loss_fn):
+        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
+    cut = {name: given[name] for name in ("units", "param_groups", "replicate") if name in given}
+    partition(models.module_of(model), world_size, **cut)  # as the engines will
+    feed = models.feed(model, batches, world_size, steps)
+    choice: dict[str, Any] = {"precision": precision, "options": options, "loss_fn": loss_fn, "moments": moments}
+    return chosen, partial(train, model=model, feed=feed, steps=steps, **choice)
 
 
 def _options_of(stage: str) -> list[str]:
     """The keywords of a stage's engine and of its optimizer; those of our engines are refused by others in words."""
-    known = [
-        *inspect.signature(ENGINES[stage]).parameters,
-        *OWN_OPTIONS,
-        *inspect.signature(torch.optim.AdamW).parameters,
-    ]
+    its, adamws = (inspect.signature(taker).parameters for taker in (ENGINES[stage], torch.optim.AdamW))
     unfit = ("model", "optimizer_cls", "optimizer_keywords", "params")
-    return [name for name in dict.fromkeys(known) if name not in unfit]
-
-
-def _checked_training(  # noqa: PLR0917  (as `compare` has them)
-    model: ModelSource,
-    world_size: int,
-    batches: BatchSource | Sequence[Batch] | None,
-    steps: int,
-    options: Mapping[str, Any] | None,
-    loss_fn: LossFunction,
-) -> BatchSource:
-    """The function that gives a rank its batches; refuses wrong use before any rank starts."""
-    if not callable(loss_fn):
-        raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
-    cut = {key: value for key, value in (options or {}).items() if key in ("units", "param_groups", "replicate")}
-    partition(models.module_of(model), world_size, **cut)  # as the engines will
-    return models.feed(model, batches, world_size, steps)
+    return [name for name in dict.fromkeys([*its, *OWN_OPTIONS, *adamws]) if name not in unfit]
 
 
 def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[str, Any]:
@@ -327,7 +313,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
         terms = [theory.terms(form, flats, world_size, precision, **rank.info.for_terms) for rank in ranks]
     return {
         "stage": stage,
-        **lines.of_row(ranks[0].info),
+        **memory.of_row(ranks[0].info),
         "world_size": world_size,
         "num_params": num_params,
         "precision": precision,

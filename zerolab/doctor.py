@@ -27,6 +27,7 @@ LESSON_BYTES = 2_000_000_000  # main memory of a kernel with four ranks and one 
 SHARED_BYTES = {"cpu": 2**26, "cuda": 2**29}  # of /dev/shm: NCCL keeps its buffers there, ranks on the CPU use none
 SCRATCH_BYTES = 100_000_000
 OLDEST_PYTHON, NEWEST_PYTHON, OLDEST_TORCH = (3, 11), (3, 13), (2, 11)
+ESSENTIAL = ("Python", "torch", "ranks")  # the checks without which no lesson runs
 CONTEXT_PROBE = """
 import torch
 torch.zeros(1, device="cuda")
@@ -77,16 +78,10 @@ def context_bytes(card: Card) -> int:
 def seats(
     cards: list[Card], available: int, cores: int, context: Callable[[Card], int] = context_bytes
 ) -> tuple[int, str]:
-    """How many people can run a four-rank lesson at the same time, and what limits them.
+    """How many people can run a four-rank lesson at once, and the limit: "main memory", "cores" or "GPU memory".
 
-    Args:
-        cards: the visible GPUs; without any, ranks run on the CPU.
-        available: bytes of free main memory.
-        cores: cores of the machine; a person needs one, which four ranks share.
-        context: bytes of a card that one rank takes before its first tensor.
-
-    Returns:
-        The number of people, and "main memory", "cores" or "GPU memory".
+    Without `cards` ranks run on the CPU. `available` is bytes of free main memory, `context` the bytes of a card that a
+    rank takes before its first tensor. A person needs a core, which four ranks share.
     """
     limits = {"main memory": available // LESSON_BYTES, "cores": cores}
     usable = [card for card in cards if card["memory_total"] and not devices.unusable(card, LESSON_RANKS)]
@@ -150,25 +145,23 @@ def describe(report: Mapping[str, Any]) -> str:
         lines.append(f"{word:<6}{check['name']:<15}{check['found']}")
         if check["remedy"]:
             lines.append(" " * 21 + check["remedy"])
-    essential = [check["name"] for check in report["checks"] if check["essential"] and not check["ok"]]
-    lines.append(
-        f"No lesson runs before this is repaired: {', '.join(essential)}" if essential else "Lessons run here."
-    )
+    missing = ", ".join(check["name"] for check in report["checks"] if check["essential"] and not check["ok"])
+    lines.append(f"No lesson runs before this is repaired: {missing}" if missing else "Lessons run here.")
     return "\n".join(lines)
 
 
 # --- the checks ---------------------------------------------------------------------------------------------------
 
 
-def _check(name: str, ok: bool, found: str, remedy: str, *, essential: bool = False) -> Check:
-    return Check(name=name, ok=ok, essential=essential, found=found, remedy="" if ok else remedy)
+def _check(name: str, ok: bool, found: str, remedy: str = "") -> Check:
+    return Check(name=name, ok=ok, essential=name in ESSENTIAL, found=found, remedy="" if ok else remedy)
 
 
 def check_python(version: tuple[int, ...]) -> Check:
     """Whether this Python is supported."""
     known = OLDEST_PYTHON <= version <= NEWEST_PYTHON
     found = f"{'.'.join(map(str, version))} ({sys.executable})"
-    return _check("Python", known, found, "take 3.11 to 3.13: make env PYTHON=python3.12", essential=True)
+    return _check("Python", known, found, "take 3.11 to 3.13: make env PYTHON=python3.12")
 
 
 def _torch_versions() -> tuple[str | None, str | None]:
@@ -187,16 +180,16 @@ def check_torch(versions: tuple[str | None, str | None]) -> Check:
     version, cuda = versions
     remedy = "install it: make env, or pip install -c constraints.txt torch"
     if version is None:
-        return _check("torch", False, "none that can be imported with gloo", remedy, essential=True)
+        return _check("torch", False, "none that can be imported with gloo", remedy)
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     found = f"{version} ({f'CUDA {cuda}' if cuda else 'CPU build'})"
-    return _check("torch", numbers >= OLDEST_TORCH, found, f"older than 2.11; {remedy}", essential=True)
+    return _check("torch", numbers >= OLDEST_TORCH, found, f"older than 2.11; {remedy}")
 
 
 def check_gpus(cards: list[Card], versions: tuple[str | None, str | None]) -> Check:
     """Whether ranks can use the GPUs; lessons run as well on a box without any."""
     if not cards:
-        return _check("GPUs", True, "none; every lesson runs on the CPU", "")
+        return _check("GPUs", True, "none; every lesson runs on the CPU")
     found = "; ".join(f"{card['name']}, {card['memory_free'] / 1e9:.1f} GB free" for card in cards)
     if versions[1] is None:
         return _check("GPUs", False, found, "torch is a CPU build and cannot use them: make env TORCH=cuda")
@@ -238,7 +231,7 @@ def _free(folder: str) -> int | None:
 def check_shared_memory(free: int | None, device: str) -> Check:
     """Whether /dev/shm holds what NCCL keeps there."""
     if free is None:
-        return _check("shared memory", True, "no /dev/shm on this system, and none is needed", "")
+        return _check("shared memory", True, "no /dev/shm on this system, and none is needed")
     found = f"{free / 1e6:,.0f} MB free in /dev/shm"
     return _check("shared memory", free >= SHARED_BYTES[device], found, "start the container with --shm-size=1g")
 
@@ -257,10 +250,9 @@ def check_scratch() -> Check:
 def check_seats(count: int, limited_by: str, cores: int) -> Check:
     """How many people can work at the same time."""
     people = "1 person" if count == 1 else f"{count} people"
-    found = f"{people} at once, {LESSON_RANKS} ranks each; {limited_by} set the limit (this box has {cores} cores)"
-    return _check(
-        "seats", count > 0, found.replace("memory set", "memory sets"), f"too little {limited_by} for one person"
-    )
+    sets = "sets" if limited_by.endswith("memory") else "set"
+    found = f"{people} at once, {LESSON_RANKS} ranks each; {limited_by} {sets} the limit (this box has {cores} cores)"
+    return _check("seats", count > 0, found, f"too little {limited_by} for one person")
 
 
 def check_ranks() -> Check:
@@ -272,16 +264,15 @@ def check_ranks() -> Check:
         with Cluster(LESSON_RANKS, device="cpu") as cluster:
             sums = cluster.run(_add_up)
     except ValueError as error:  # refused before anything started: a variable forbids it, or there is too little memory
-        found, remedy = str(error), f"lessons start {LESSON_RANKS} ranks: change that setting, or free some memory"
-        return _check("ranks", False, found, remedy, essential=True)
+        remedy = f"lessons start {LESSON_RANKS} ranks: change that setting, or free some memory"
+        return _check("ranks", False, str(error), remedy)
     except Exception as error:  # noqa: BLE001  (whatever it is, the host should read it here, not in a traceback)
-        found = str(error).split("\n", 1)[0]
         remedy = "ranks meet over the loopback interface: look at `ip link show lo`, at ulimits and at free memory"
-        return _check("ranks", False, found, remedy, essential=True)
+        return _check("ranks", False, str(error).split("\n", 1)[0], remedy)
     right = sums == [sum(range(1, LESSON_RANKS + 1))] * LESSON_RANKS
     took = f"{time.monotonic() - started:.1f} s"  # mostly the import of torch, once per kernel
     found = f"{LESSON_RANKS} ranks started and added up 1, 2, 3, 4 to {sums[0]:g} in {took}"
-    return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this", essential=True)
+    return _check("ranks", right, found, f"they should have {LESSON_RANKS} times 10: report this")
 
 
 def check_ranks_on_gpus(device: str = "cuda") -> list[Check]:
@@ -312,9 +303,8 @@ def _jupyters_folder() -> str:
 
 def check_jupyter(version: str | None, problem: str = "") -> Check:
     """Whether notebooks open here, which a GPU server may not need."""
-    if version is not None and problem:
-        return _check("JupyterLab", False, version, problem)
-    return _check("JupyterLab", version is not None, version or "none", 'pip install -c constraints.txt -e ".[lab]"')
+    remedy = problem if version else 'pip install -c constraints.txt -e ".[lab]"'
+    return _check("JupyterLab", version is not None and not problem, version or "none", remedy)
 
 
 def check_browser(chromium: Path | None, problem: str = "") -> Check:
@@ -326,9 +316,5 @@ def check_browser(chromium: Path | None, problem: str = "") -> Check:
 
 def check_deepspeed(version: str | None) -> Check:
     """Whether lesson 08 runs DeepSpeed itself."""
-    return _check(
-        "DeepSpeed",
-        version is not None,
-        version or "none",
-        'for lesson 08: pip install -c constraints.txt -e ".[deepspeed]"',
-    )
+    remedy = 'for lesson 08: pip install -c constraints.txt -e ".[deepspeed]"'
+    return _check("DeepSpeed", version is not None, version or "none", remedy)

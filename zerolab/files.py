@@ -17,10 +17,9 @@ StrPath = str | os.PathLike[str]
 
 
 def check_place(path: StrPath) -> None:
-    """Refuses a path that cannot be written to; also called before minutes of work whose result would go there.
+    """Raises ValueError for a folder, or a path whose folder does not exist or may not be written to.
 
-    Raises:
-        ValueError: it is a folder, or its own folder does not exist or may not be written to.
+    It is also called before minutes of work whose result would go there.
     """
     place, folder = Path(path), Path(path).absolute().parent
     if place.is_dir():
@@ -37,10 +36,7 @@ def replacing(path: StrPath) -> Iterator[Path]:
     """Gives the path of an empty file to write to; if the block succeeds, that file replaces `path`.
 
     It gets the mode of the file that it replaces, or that of any new file. A link stays a link: its target is replaced.
-    A pipe or a device cannot be replaced, and is written to directly.
-
-    Raises:
-        ValueError: as `check_place`.
+    A pipe or a device cannot be replaced, and is written to directly. Raises ValueError as `check_place`.
     """
     check_place(path)
     target = Path(path).resolve()

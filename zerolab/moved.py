@@ -37,13 +37,6 @@ MOVED = {
 }
 
 
-class _Moved(ModuleType):
-    """A module under its old name: its attributes are those of the module under its new name."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(import_module(f"zerolab.{MOVED[self.__name__.removeprefix('zerolab.')]}"), name)
-
-
 class Finder:
     """Finds and loads modules by their old names; Python asks it for those that no other finder has found."""
 
@@ -52,15 +45,15 @@ class Finder:
         package, _, module = name.rpartition(".")
         return ModuleSpec(name, self) if package == "zerolab" and module in MOVED else None  # type: ignore[arg-type]
 
-    def create_module(self, spec: ModuleSpec) -> ModuleType:
-        """Warns that the module has a new name."""
-        new = MOVED[spec.name.removeprefix("zerolab.")]
-        sentence = f"{spec.name} is now zerolab.{new}; the old name will be removed in the next edition"
-        warn(sentence, FutureWarning, stacklevel=2)
-        return _Moved(spec.name)
+    def create_module(self, spec: ModuleSpec) -> None:
+        """Leaves that to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
-        """Does nothing: everything is in the module under its new name."""
+        """Warns that the module has a new name; its attributes are those of the module under that."""
+        new = f"zerolab.{MOVED[module.__name__.removeprefix('zerolab.')]}"
+        sentence = f"{module.__name__} is now {new}; the old name will be removed in the next edition"
+        warn(sentence, FutureWarning, stacklevel=2)
+        vars(module)["__getattr__"] = lambda name: getattr(import_module(new), name)
 
 
 def install() -> None:

@@ -38,9 +38,8 @@ def check_fraction(what: str, given: float) -> None:
 def stage_names(stages: str | Sequence[str], known: Iterable[str], what: str = "stage") -> list[str]:
     """The names as a list; `what` they are names of.
 
-    Raises:
-        TypeError: anything but text or a sequence of names.
-        ValueError: no name, or one that is given twice: rows and recordings go by it.
+    Raises TypeError for anything but text or a sequence of names, and ValueError for none, or for one that is given
+    twice: rows and recordings go by it.
     """
     if not isinstance(stages, Iterable):
         some = [*known][:2]
@@ -55,13 +54,7 @@ def stage_names(stages: str | Sequence[str], known: Iterable[str], what: str = "
 
 
 def unknown(what: str, given: object, known: Iterable[str]) -> str:
-    """The sentence for a name that does not exist: what there is, and what was probably meant.
-
-    Args:
-        what: the kind of thing, such as `stage`.
-        given: what was written.
-        known: the names that exist.
-    """
+    """The sentence for a `stage`, say, that does not exist: the `known` names, and what was probably meant."""
     names = list(known)
     # A person means the same by `llama_7B`, `Llama 7B` and `llama-7b`.
     plain = {_plain(name): name for name in reversed(names)}

@@ -152,11 +152,7 @@ def _join(options: argparse.Namespace) -> torch.device:
 def _agreed_backend(store: dist.Store, rank: int, world_size: int, gpus_a_rank: float) -> str:
     """The backend of all ranks, which rank 0 chooses once: with one of its own each, unequal nodes would never meet.
 
-    Args:
-        store: torchrun's, which all ranks reach.
-        rank: this one.
-        world_size: number of ranks.
-        gpus_a_rank: GPUs of this rank's node, divided by the ranks on it; less than one if these share.
+    `store` is torchrun's, `gpus_a_rank` the GPUs of this node divided by its ranks: less than one if these share.
     """
     store.set(f"zerolab/gpus/{rank}", str(gpus_a_rank))
     if rank == 0:

@@ -48,8 +48,10 @@ class Table:
         self.title = title
         self.times = times
         self.sizes = frozenset(sizes)
-        for row in self.rows:
-            _refuse_nested(row)
+        for name, value in (cell for row in self.rows for cell in row.items()):
+            if not isinstance(value, (str, int, float, bool, type(None))):
+                held = type(value).__name__
+                raise TypeError(f"column {name!r} of a table holds a {held}; give it text, a number, a bool or None")
 
     @property
     def columns(self) -> list[str]:
@@ -81,7 +83,7 @@ class Table:
     def __str__(self) -> str:
         columns = self.columns
         shown, head = self._shown_cells(columns), [list(map(_in_words, columns))]
-        if _text_width([*head, *shown]) > WIDEST:
+        if sum(width + 2 for width in _widths([*head, *shown])) - 2 > WIDEST:
             head = [list(line) for line in zip(*map(_two_lines, columns), strict=True) if any(line)]
         widths = _widths([*head, *shown])
         numeric = [_is_numeric(self.rows, name) for name in columns]
@@ -95,10 +97,10 @@ class Table:
         columns = self.columns
         styles = ["text-align: right" if _is_numeric(self.rows, name) else "text-align: left" for name in columns]
         caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
-        plain = [f'style="{style}"' for style in styles]
+        plain, cells = [f'style="{style}"' for style in styles], list(zip(columns, styles, strict=True))
         head = _html_line("th", map(_in_words, columns), plain)
-        looks = _without_middle([self._looks(row, columns, styles) for row in self.rows], plain)
-        lines = zip(self._shown_cells(columns), looks, strict=True)
+        looks = [[self._look(row.get(name), name, style) for name, style in cells] for row in self.rows]
+        lines = zip(self._shown_cells(columns), _without_middle(looks, plain), strict=True)
         body = "\n".join(_html_line("td", row, look) for row, look in lines)
         return f"<table>{caption}\n<thead>{head}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
@@ -113,17 +115,10 @@ class Table:
             return show_bytes(value)
         return _in_words(value) if name in NAMES and isinstance(value, str) else show(value, decimals)
 
-    def _looks(self, row: dict[str, Value], columns: list[str], styles: list[str]) -> list[str]:
-        """The attributes of a row's cells in HTML."""
-        return [
-            self._look_of_bytes(value, name, style)
-            if name in self.sizes and isinstance(value := row.get(name), int)
-            else f'style="{style}"'
-            for name, style in zip(columns, styles, strict=True)
-        ]
-
-    def _look_of_bytes(self, value: int, name: str, style: str) -> str:
-        """On one line; behind the number a bar, as long as it is large within its column; none where all are alike."""
+    def _look(self, value: Value, name: str, style: str) -> str:
+        """A cell's attributes in HTML; behind bytes a bar, as long as they are many in their column, unless all are."""
+        if name not in self.sizes or not isinstance(value, int):
+            return f'style="{style}"'
         style, told = f"{style}; white-space: nowrap", f"{value:,} bytes"
         column = [size for row in self.rows if isinstance(size := row.get(name), int)]
         if value > 0 and len(set(column)) > 1:
@@ -166,10 +161,6 @@ def _widths(cells: list[list[str]]) -> list[int]:
     return [max(map(len, column)) for column in zip(*cells, strict=True)]
 
 
-def _text_width(cells: list[list[str]]) -> int:
-    return sum(width + 2 for width in _widths(cells)) - 2
-
-
 def _two_lines(heading: str) -> tuple[str, str]:
     """A heading split between two words; the first line is empty if there is only one."""
     words = _in_words(heading).split(" ")
@@ -182,14 +173,6 @@ def _decimals(column: Sequence[Value]) -> int:
     # "32.900" for 32.9 would claim digits that were not measured; the same number for all keeps the points aligned.
     floats = [value for value in column if isinstance(value, float)]
     return max((next((few for few in (1, 2) if round(value, few) == value), 3) for value in floats), default=3)
-
-
-def _refuse_nested(row: Mapping[str, Value]) -> None:
-    for name, value in row.items():
-        if not isinstance(value, (str, int, float, bool, type(None))):
-            raise TypeError(
-                f"column {name!r} of a table holds a {type(value).__name__}; give it text, a number, a bool or None"
-            )
 
 
 def _is_numeric(rows: list[dict[str, Value]], name: str) -> bool:

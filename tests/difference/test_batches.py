@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from zerolab import Cluster
-from zerolab.difference.batches import MOST_ROWS
 from zerolab.difference.compare import compare
+from zerolab.difference.prints import MOST_ROWS
 from zerolab.difference.runs import Run
 from zerolab.difference.watch import Fingerprints
 

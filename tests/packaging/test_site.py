@@ -26,7 +26,7 @@ from zerolab import catalog, theory
 from zerolab.exercises import load, names
 from zerolab.theory import MOMENTS
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.moments import SHARDING
+from zerolab.theory.job import SHARDING
 
 ROOT = Path(__file__).resolve().parents[2]
 EXECUTED = "03-ddp"

@@ -137,9 +137,9 @@ def test_what_the_other_holds_is_outlined_where_this_one_lacks_it(recordings, sh
       const {{ over }} = player.panes.ownership;
       const cells = [];
       const frame = over.frame.bind(over);
-      over.frame = (x, y, width, height, ...more) => {{
-        if (over.context.getLineDash().length) cells.push([x, y, width]);
-        frame(x, y, width, height, ...more);
+      over.frame = (x, y, width, height, stroke, lineWidth, dash) => {{
+        if (dash) cells.push([x, y, width]);
+        frame(x, y, width, height, stroke, lineWidth, dash);
       }};
       player.refresh();
       over.frame = frame;

@@ -6,7 +6,6 @@ import pytest
 
 from zerolab import Cluster
 from zerolab.recording import clocks
-from zerolab.recording.events import moved
 from zerolab.recording.recording import Recording
 from zerolab.trace import parts
 from zerolab.trace.parts import Parts
@@ -35,7 +34,7 @@ def ranks():
 
 def ahead(rank, nanoseconds):
     """The same, by a clock that is so far ahead."""
-    events = tuple(moved(event, lambda time: time + nanoseconds) for event in rank.events)
+    events = tuple(event.moved(lambda time: time + nanoseconds) for event in rank.events)
     return replace(rank, events=events, info=replace(rank.info, started_ns=rank.info.started_ns + nanoseconds))
 
 

@@ -1,8 +1,11 @@
 """Scripts that know nothing of it are recorded on real ranks: as they are, and step by step."""
 
 import json
+import os
+import signal
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import warm
@@ -11,6 +14,7 @@ from launching import SCRIPTS, launch, losses, passes, traced
 from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.recording.recording import Recording
 from zerolab.trace import _Told
+from zerolab.trace.ending import leaving
 from zerolab.trace.parts import Parts
 
 UNITS = ["root", "layers.0", "layers.1", "layers.2"]
@@ -210,7 +214,7 @@ def test_a_rank_that_fails_while_it_is_ended_does_not_write_over_what_was_put_to
     mine = Recording.load(tmp_path / "own.json").ranks[0]
     other, mine = (replace(mine, rank=rank, world_size=2, complete=False) for rank in (0, 1))
     parts = Parts(tmp_path / "run.json")
-    told = _Told(parts, 1, 2, 2)
+    told = _Told(parts, 1, 2)
     parts.write(other, 1)
     told.interrupted(mine)
     told.finished(mine)
@@ -273,6 +277,19 @@ def test_a_script_may_end_its_group_right_after_the_last_recorded_step(tmp_path)
     prints = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("*.fingerprints/*"))]
     assert [(each["rank"], each["world_size"]) for each in prints] == [(0, 2), (1, 2)]
     assert all("end" in each["steps"][-1] for each in prints)
+
+
+def test_a_block_beside_somebody_else_who_reads_signals_leaves_no_file_open():
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
+    before = sorted(Path("/dev/fd").iterdir())
+    with leaving(print):
+        pass
+    assert sorted(Path("/dev/fd").iterdir()) == before
+    assert signal.set_wakeup_fd(-1) == writer
+    os.close(reader)
+    os.close(writer)
 
 
 @pytest.mark.parametrize(

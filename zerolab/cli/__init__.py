@@ -15,7 +15,7 @@ from contextlib import redirect_stdout
 
 from zerolab import __version__, files
 from zerolab.cli import left, lessons, training
-from zerolab.cli.shared import STDOUT, Arguments, Command
+from zerolab.cli.shared import STDOUT, Arguments, Command, check_apart
 from zerolab.names import unknown
 
 
@@ -59,8 +59,8 @@ def _check_places(parsed: Arguments) -> None:
     if json.exists() and json.suffix != ".json":
         # Most likely a file to read: `why --json dump-0 dump-1` takes the first for the place of the result.
         raise ValueError(f"--json would overwrite {str(json)!r}: give --json last, or a name that ends in .json")
-    if "out" in places and json.resolve() == places["out"].resolve():
-        raise ValueError(f"--json would overwrite {str(json)!r}, which --out names too: choose another file")
+    out = [path for name, path in places.items() if name == "out"]
+    check_apart(json, out, "--json would overwrite {}, which --out names too: choose another file")
 
 
 def _parse(arguments: Sequence[str]) -> Arguments:

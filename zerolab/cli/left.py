@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import files
-from zerolab.cli.shared import Arguments, add_command, add_json, check_there, say
+from zerolab.cli.shared import Arguments, add_command, add_json, check_apart, check_there, say
 
 
 def add(commands: Any) -> None:
@@ -29,9 +29,8 @@ def add(commands: Any) -> None:
     diff = add_command(commands, "diff", _diff, "say where two runs of the same training diverge, and why")
     fingerprints = "a recording made with --fingerprints, or the folder beside it: "
     diff.add_argument("good", type=Path, metavar="GOOD", help=f"{fingerprints}the correct run")
-    diff.add_argument(
-        "bad", type=Path, metavar="BAD", help="the same from the other run; its stage and number of ranks may differ"
-    )
+    other = "the same from the other run; its stage and number of ranks may differ"
+    diff.add_argument("bad", type=Path, metavar="BAD", help=other)
     add_json(diff)
 
 
@@ -41,8 +40,8 @@ def _play(arguments: Arguments) -> None:
 
     recording = Recording.load(arguments.recording)
     page: Path = arguments.out or arguments.recording.with_suffix(".html")
-    if page.resolve() == arguments.recording.resolve():
-        raise ValueError(f"the page would overwrite the recording {str(page)!r}: choose another file with --out")
+    refusal = "the page would overwrite the recording {}: choose another file with --out"
+    check_apart(page, [arguments.recording], refusal)
     _show(recording, page, opens=not arguments.no_open)
 
 
@@ -59,31 +58,28 @@ def _show(recording: Any, page: Path, *, opens: bool) -> None:
 
 
 def _open(arguments: Arguments) -> None:
-    check_there(arguments.files)
+    given: list[Path] = arguments.files
+    check_there(given)
     from zerolab.opening import describe, open_files
 
-    first: Path = arguments.files[0]
-    page: Path = arguments.html or first.with_name(f"{first.name.partition('.')[0]}.html")
+    page: Path = arguments.html or given[0].with_name(f"{given[0].name.partition('.')[0]}.html")
+    has_page = arguments.html or not arguments.no_open
+    spared = "{}, which is to be opened: choose a file with"  # nobody could make a trace of that run again
     if arguments.out:
-        _spare(arguments.files, arguments.out, "recording", "--out")
-    if arguments.html or not arguments.no_open:
-        _spare(arguments.files, page, "page", "--html")
-        if arguments.out and page.resolve() == arguments.out.resolve():
-            raise ValueError(f"the page would overwrite the recording {str(page)!r}: choose another file with --html")
+        check_apart(arguments.out, given, f"the recording would overwrite {spared} --out")
+    if has_page:
+        check_apart(page, given, f"the page would overwrite {spared} --html")
+        if arguments.out:
+            refusal = "the page would overwrite the recording {}: choose another file with --html"
+            check_apart(page, [arguments.out], refusal)
         files.check_place(page)
-    recording = open_files(arguments.files)
+    recording = open_files(given)
     print(describe(recording))
     if arguments.out:
         recording.save(arguments.out)
         print(f"kept in {arguments.out}; zerolab play shows it")
-    if arguments.html or not arguments.no_open:
+    if has_page:
         _show(recording, page, opens=not arguments.no_open)
-
-
-def _spare(given: list[Path], place: Path, what: str, flag: str) -> None:
-    """Refuses to write over a file that is to be read: nobody could make a trace of that run again."""
-    if place.resolve() in (path.resolve() for path in given):
-        raise ValueError(f"the {what} would overwrite {str(place)!r}, which is to be opened: choose a file with {flag}")
 
 
 def _why(arguments: Arguments) -> None:

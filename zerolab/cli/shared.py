@@ -3,7 +3,7 @@
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ Command = Callable[[Arguments], int | None]
 """Returns its exit status, or None for 0."""
 
 STDOUT = Path("-")
+OWN = ("command", "stdout", "json", "out")  # of the command line: its functions in Python do not take them
 
 
 def add_command(commands: Any, name: str, function: Command, text: str) -> argparse.ArgumentParser:
@@ -44,6 +45,12 @@ def check_there(paths: Sequence[Path], remedy: str = "check the name") -> None:
     for path in paths:
         if not path.exists():
             raise FileNotFoundError(f"{str(path)!r} does not exist: {remedy}")
+
+
+def check_apart(place: Path, others: Iterable[Path], refusal: str) -> None:
+    """Refuses to write over one of the others, in a sentence that has `{}` where the place is named."""
+    if place.resolve() in [other.resolve() for other in others]:
+        raise ValueError(refusal.format(repr(str(place))))
 
 
 def is_now(old: str, new: str) -> None:

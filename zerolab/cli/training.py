@@ -9,64 +9,54 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import catalog, theory
-from zerolab.cli.shared import Arguments, add_command, add_json, check_there, is_now, say
+from zerolab.cli.shared import OWN, Arguments, add_command, add_json, check_apart, check_there, is_now, say
 from zerolab.names import check_count
 
 OTHERS = (
     "or another system's: torch-ddp, torch-zero1, fsdp1, fsdp2, hsdp, deepspeed-0 to deepspeed-3; with gathers in 8 "
     "bits: zero3-8bit; or with Muon: muon-replicated, muon-owners, muon-rows"
 )
+GPUS = f"one of {', '.join(catalog.GPUS)}"
 
 
 def add(commands: Any) -> None:
     """Adds the commands of this room."""
-    compare = add_command(
-        commands, "compare", _compare, "train under several stages; measured bytes beside the formula"
-    )
-    _add_stages(compare, f", {OTHERS}")
-    _add_training(compare, model="gpt-10m", steps=5)
-    simulate = add_command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
-    _add_stages(simulate, "; with Muon: muon-replicated, muon-owners, muon-rows")
-    _add_size(simulate)
-    simulate.add_argument(
-        "--model", default="7b", help=f"one of {', '.join(catalog.ARCHITECTURES)} (default: %(default)s)"
-    )
-    simulate.add_argument("--rows", type=int, help="sequences per rank (default: 1)")
-    simulate.add_argument("--length", type=int, help="tokens per sequence (default: the model's context)")
-    simulate.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
-    simulate.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
-    simulate.add_argument(
-        "--network",
-        default="infiniband-ndr",
-        help=f"between nodes: one of {', '.join(catalog.LINKS)} (default: %(default)s)",
-    )
+    parser = add_command(commands, "compare", _compare, "train under several stages; measured bytes beside the formula")
+    _add_stages(parser, f", {OTHERS}")
+    _add_training(parser, model="gpt-10m", steps=5)
+    parser = add_command(commands, "simulate", _simulate, "run the engines on a fake rank of N, at any size")
+    _add_stages(parser, "; with Muon: muon-replicated, muon-owners, muon-rows")
+    _add_size(parser)
+    _option(parser, "--model", "7b", f"one of {', '.join(catalog.ARCHITECTURES)}")
+    parser.add_argument("--rows", type=int, help="sequences per rank (default: 1)")
+    parser.add_argument("--length", type=int, help="tokens per sequence (default: the model's context)")
+    parser.add_argument("--checkpointing", default="none", help="of activations: none, selective or block")
+    _option(parser, "--gpu", "h100", GPUS)
+    _option(parser, "--network", "infiniband-ndr", f"between nodes: one of {', '.join(catalog.LINKS)}")
     sent = "bytes a second that one GPU sends to other nodes, such as 50e9 (default: the network's)"
-    simulate.add_argument("--bandwidth", type=float, metavar="B/S", help=sent)
-    simulate.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="(default: 8)")
+    parser.add_argument("--bandwidth", type=float, metavar="B/S", help=sent)
+    _option(parser, "--gpus-per-node", 8, metavar="G")
     reached = "part of the dense rate that matrix products reach (default: fitted)"
-    simulate.add_argument("--utilisation", type=float, help=reached)
-    _add_fit(commands)
-    record = add_command(commands, "record", _record, "record a training under one stage")
-    record.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
-    _add_training(record, model="gpt-tiny", steps=3)
-    record.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
-    record.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
-    help_ = "of tensors and batches, too: for `zerolab diff`"
-    record.add_argument("--fingerprints", action="store_const", const=True, help=help_)
+    parser.add_argument("--utilisation", type=float, help=reached)
+    _add_fit(add_command(commands, "fit", _fit, "say what your own model needs of each GPU, before you run it"))
+    parser = add_command(commands, "record", _record, "record a training under one stage")
+    parser.add_argument("--stage", required=True, help=f"one of {', '.join(theory.STAGES)}, {OTHERS}")
+    _add_training(parser, model="gpt-tiny", steps=3)
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="where the recording goes (JSON)")
+    parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
+    compared = "of tensors and batches, too: for `zerolab diff`"
+    parser.add_argument("--fingerprints", action="store_const", const=True, help=compared)
 
 
-def _add_fit(commands: Any) -> None:
-    fit = add_command(commands, "fit", _fit, "say what your own model needs of each GPU, before you run it")
-    what = (
-        "train.py:make_model (a function that makes the model, or the model), or a Hugging Face config.json or folder"
-    )
-    fit.add_argument("model", help=what)
-    fit.add_argument("--world-size", type=int, default=8, metavar="N", help="number of GPUs (default: 8)")
-    fit.add_argument("--gpu", default="h100", help=f"one of {', '.join(catalog.GPUS)} (default: %(default)s)")
-    fit.add_argument("--gpus-per-node", type=int, default=8, metavar="G", help="hsdp shards among them (default: 8)")
+def _add_fit(fit: argparse.ArgumentParser) -> None:
+    own = "train.py:make_model (a function that makes the model, or the model), or a Hugging Face config.json or folder"
+    fit.add_argument("model", help=own)
+    _option(fit, "--world-size", 8, "number of GPUs", metavar="N")
+    _option(fit, "--gpu", "h100", GPUS)
+    _option(fit, "--gpus-per-node", 8, "hsdp shards among them", metavar="G")
     fit.add_argument("--memory", type=float, metavar="B", help="bytes of a GPU, such as 80e9 (default: the GPU's)")
     fit.add_argument("--stages", help=f"of {', '.join(theory.STAGES)}, fsdp2, hsdp, joined by commas (default: all)")
-    fit.add_argument("--precision", default="bf16", help="fp32, bf16 or fp16, or several (default: bf16)")
+    _option(fit, "--precision", "bf16", "fp32, bf16 or fp16, or several")
     again = "none, selective, block, joined by commas (default: all)"
     fit.add_argument("--checkpointing", default="none,selective,block", help=again)
     batch = "one rank's batch: a shape such as 8x3x224x224 or 4x512:int64, or a function of the file that makes it"
@@ -79,6 +69,11 @@ def _add_fit(commands: Any) -> None:
     add_json(fit)
 
 
+def _option(parser: argparse.ArgumentParser, flag: str, default: Any, text: str = "", **more: Any) -> None:
+    """Adds an option that takes what its default is, and says so at the end of its help."""
+    parser.add_argument(flag, type=type(default), default=default, help=f"{text} (default: %(default)s)", **more)
+
+
 def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
     stages = ",".join(theory.STAGES)
     parser.add_argument("--stages", default=stages, help=f"joined by commas (default: %(default)s){others}")
@@ -88,17 +83,16 @@ def _add_stages(parser: argparse.ArgumentParser, others: str) -> None:
 
 
 def _add_size(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--world-size", type=int, default=4, metavar="N", help="number of ranks (default: 4)")
-    parser.add_argument("--precision", default="fp32", help="fp32, bf16 or fp16 (default: fp32)")
-    parser.add_argument("--moments", default="fp32", help="Adam's two: fp32, or 8-bit (default: fp32)")
+    _option(parser, "--world-size", 4, "number of ranks", metavar="N")
+    _option(parser, "--precision", "fp32", "fp32, bf16 or fp16")
+    _option(parser, "--moments", "fp32", "Adam's two: fp32, or 8-bit")
 
 
 def _add_training(parser: argparse.ArgumentParser, model: str, steps: int) -> None:
     _add_size(parser)
-    parser.add_argument("--model", default=model, help="mlp-odd, mlp-bench, gpt-tiny or gpt-10m (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=steps, help="training steps, at least 2 (default: %(default)s)")
-    # No choices=: the package's own message also says what to do.
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda (default: auto)")
+    _option(parser, "--model", model, "mlp-odd, mlp-bench, gpt-tiny or gpt-10m")
+    _option(parser, "--steps", steps, "training steps, at least 2")
+    _option(parser, "--device", "auto", "auto, cpu or cuda")  # no choices=: the package's own message says what to do
     text = "of the engine, such as overlap=False prefetch=2"
     parser.add_argument("--options", nargs="+", metavar="NAME=VALUE", help=text)
 
@@ -109,16 +103,14 @@ def _keep(recordings: Any, arguments: Arguments) -> None:
         paths = recordings.save(arguments.out)
         # To stderr: the rows on stdout may go to another program.
         print(f"recorded in {', '.join(map(str, paths))}; zerolab play shows one", file=sys.stderr)
-        if arguments.json and arguments.json.resolve() in [path.resolve() for path in paths]:
-            raise ValueError(f"--json would overwrite the recording {str(arguments.json)!r}: choose another file")
+        if arguments.json:
+            check_apart(arguments.json, paths, "--json would overwrite the recording {}: choose another file")
 
 
-def _training(arguments: Arguments) -> dict[str, Any]:
-    """What `compare` and `record` take alike."""
-    same = {
-        name: getattr(arguments, name) for name in ("world_size", "model", "steps", "precision", "moments", "device")
-    }
-    return {**same, "options": _options(arguments.options or ())}
+def _given(arguments: Arguments, *besides: str) -> dict[str, Any]:
+    """What a command's function takes in Python by the same names; `besides` are the command's own, as are files."""
+    given = {name: value for name, value in vars(arguments).items() if name not in (*OWN, *besides)}
+    return given | {"options": _options(given["options"] or ())} if "options" in given else given
 
 
 def _options(given: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +130,7 @@ def _options(given: Sequence[str]) -> dict[str, Any]:
 def _compare(arguments: Arguments) -> None:
     from zerolab.comparison import compare
 
-    comparison = compare(arguments.stages, **_training(arguments))
+    comparison = compare(**_given(arguments))
     _keep(comparison, arguments)
     say(arguments, comparison.rows, comparison.table(times=True))
 
@@ -147,23 +139,11 @@ def _simulate(arguments: Arguments) -> None:
     check_count("world size", arguments.world_size)
     from zerolab.simulation.run import simulate
 
-    options = (
-        "precision",
-        "moments",
-        "rows",
-        "length",
-        "checkpointing",
-        "gpu",
-        "network",
-        "gpus_per_node",
-        "utilisation",
-    )
-    chosen = {name: getattr(arguments, name) for name in options}
-    chosen["bandwidth"] = arguments.bandwidth
-    if arguments.bandwidth and 0 < arguments.bandwidth < 1e6:
-        is_now("--bandwidth in GB a second", f"--bandwidth {arguments.bandwidth:g}e9, in bytes as in Python")
-        chosen["bandwidth"] *= 1e9
-    simulation = simulate(arguments.stages, arguments.world_size, arguments.model, **chosen)
+    given = _given(arguments)
+    if given["bandwidth"] and 0 < given["bandwidth"] < 1e6:
+        is_now("--bandwidth in GB a second", f"--bandwidth {given['bandwidth']:g}e9, in bytes as in Python")
+        given["bandwidth"] *= 1e9
+    simulation = simulate(**given)
     _keep(simulation, arguments)
     seconds = f"GB is 1e9 bytes. Seconds are modelled: {simulation.hardware.describe()}"
     say(arguments, simulation.rows, f"{simulation.table(times=True)}\n{seconds}")
@@ -178,11 +158,10 @@ def _fit(arguments: Arguments) -> None:
     from zerolab.simulation.fit import fit
     from zerolab.simulation.needs import in_words
 
-    names = ("world_size", "gpu", "gpus_per_node", "memory", "stages", "precision", "rows", "length", "units")
-    chosen = {name: getattr(arguments, name) for name in names}
-    chosen["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",")]
-    chosen["inputs"] = own.inputs_of(arguments.inputs, arguments.model)
-    found = fit(arguments.model, **chosen)
+    given = _given(arguments, "most", "settings")
+    given["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",")]
+    given["inputs"] = own.inputs_of(arguments.inputs, arguments.model)
+    found = fit(**given)
     said: dict[str, Any] = {"answer": found.answer, "notes": found.notes, "rows": found.rows}
     lines = [str(found), found.answer]
     if arguments.most:
@@ -194,18 +173,15 @@ def _fit(arguments: Arguments) -> None:
         lines += [f"and with as many rows as above on {on}"]
     if arguments.settings:
         said["settings"] = found.settings()
-        lines += [f"\n{system}:\n{_text_of(text)}" for system, text in said["settings"].items() if text]
+        for system, text in said["settings"].items():
+            lines += [f"\n{system}:\n{text if isinstance(text, str) else json.dumps(text, indent=2)}"] * bool(text)
     say(arguments, said, "\n".join(lines))
-
-
-def _text_of(settings: Any) -> str:
-    return settings if isinstance(settings, str) else json.dumps(settings, indent=2)
 
 
 def _record(arguments: Arguments) -> None:
     from zerolab.comparison import record
 
-    chosen = {"times_only": arguments.times_only, "fingerprints": arguments.out if arguments.fingerprints else None}
-    recording = record(arguments.stage, **_training(arguments), **chosen)
+    given = _given(arguments)
+    recording = record(**given | {"fingerprints": arguments.out if given["fingerprints"] else None})
     recording.save(arguments.out)
     print(f"{len(recording.events):,} events of {recording.world_size} ranks in {arguments.out}")

@@ -82,7 +82,13 @@ def compare(good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> Result
     Raises:
         ValueError: fingerprints are missing, or the runs have other models or no step in common.
     """
-    return _Pair(Run(good), Run(bad)).result()
+    pair, notes = _Pair(Run(good), Run(bad)), []
+    if pair.only_begins:
+        what = " and ".join(pair.only_begins)
+        notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
+    for whose, run in (("GOOD", pair.good), ("BAD", pair.bad)):
+        notes += [f"not seen in {whose}, and not compared: {', '.join(run.unseen)}"] * bool(run.unseen)
+    return Result(next(pair.partings(), None), tuple(pair.steps), tuple(notes))
 
 
 class _Pair:
@@ -105,37 +111,28 @@ class _Pair:
         self.only_begins = sorted(splits) if good.world_size != bad.world_size else []
         self.depth = max(1, len(good.about))
 
-    def result(self) -> Result:
-        """The first parting there is."""
-        notes = []
-        if self.only_begins:
-            what = " and ".join(self.only_begins)
-            notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
-        for whose, run in (("GOOD", self.good), ("BAD", self.bad)):
-            notes += [f"not seen in {whose}, and not compared: {', '.join(run.unseen)}"] * bool(run.unseen)
-        pairs = ((self.good.steps[number], self.bad.steps[number], place) for place, number in enumerate(self.steps))
-        parting = next((parting for pair in pairs for parting in self._partings(*pair)), None)
-        return Result(parting, tuple(self.steps), tuple(notes))
-
-    def _partings(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
-        if not place:
-            yield from self._setup(good)
-            yield from self._beginning(good, bad)
-        yield from self._batches(good, bad)
-        yield from self._overflow(good, bad)
-        yield from self._buffers(good, bad)
-        yield from self._random(good, bad)
-        if not self.only_begins:
-            yield from self._losses(good, bad, place)
-        yield from self._gradients(good, bad, place)
-        yield from self._settings(good, bad)
-        yield from self._updates(good, bad, place)
+    def partings(self) -> Iterator[Parting]:
+        """All of them in the order in which they came about; the first explains the others."""
+        for place, number in enumerate(self.steps):
+            good, bad = self.good.steps[number], self.bad.steps[number]
+            if not place:
+                yield from self._setup(good)
+                yield from self._beginning(good, bad)
+            yield from self._batches(good, bad)
+            yield from self._overflow(good, bad)
+            yield from self._buffers(good, bad)
+            yield from self._random(good, bad)
+            if not self.only_begins:
+                yield from self._losses(good, bad, place)
+            yield from self._gradients(good, bad, place)
+            yield from self._settings(good, bad)
+            yield from self._updates(good, bad, place)
 
     # What each moment is asked.
 
     def _setup(self, step: Step) -> Iterator[Parting]:
-        for name in self.good.about:
-            (trains, tied, _), (also, other, _) = self.good.about[name], self.bad.about[name]
+        for name, (trains, tied, _) in self.good.about.items():
+            also, other, _ = self.bad.about[name]
             if tied != other:
                 said = f"in GOOD it is the tensor {tied}, in BAD {other}"
                 yield Parting(step.number, "before it", (name,), said, rules.TIED)
@@ -144,19 +141,17 @@ class _Pair:
                 yield Parting(step.number, "before it", (name,), said, rules.FROZEN)
 
     def _beginning(self, good: Step, bad: Step) -> Iterator[Parting]:
-        apart = _new(good.apart("before"), bad.apart("before"))
+        apart, ranks = _apart(good, bad, "before")
         if apart:
-            one, two = next(iter(apart.values()))
-            said = f"ranks {one} and {two} of BAD have other bits in {len(apart)} tensors, before any update"
-            yield Parting(good.number, "parameters before it", tuple(apart), said, rules.UNEQUAL_START)
+            said = f"{ranks} have other bits in {len(apart)} tensors, before any update"
+            yield Parting(good.number, "parameters before it", apart, said, rules.UNEQUAL_START)
         ours, theirs = good.whole("before"), bad.whole("before")
         both = [name for name in ours if name in theirs]
         # DeepSpeed makes its fp32 masters of weights that it has rounded first.
         rounded = self.epsilon if any(_coarse(found) > 0.9 for found in (ours, theirs)) else 0.0
-        far = [n for n in both if not _close(ours[n], theirs[n], max(rounded, 4 * self._rounding(ours[n], theirs[n])))]
+        far = [n for n in both if not _close(ours[n], theirs[n], max(rounded, 4 * _rounding(ours[n], theirs[n])))]
         if far:
-            name = far[0]
-            by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
+            by = _distance(ours[far[0]], theirs[far[0]]) / max(_size(ours[far[0]]), 1e-300)
             said = f"{len(far)} of {len(both)} tensors differ; this one by {by:.2g} of its length"
             yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
         counts, also = good.counters(), bad.counters()
@@ -186,11 +181,10 @@ class _Pair:
             yield Parting(good.number, "overflow", (), said, rules.OVERFLOW, bad.line("backward"))
 
     def _buffers(self, good: Step, bad: Step) -> Iterator[Parting]:
-        apart = _new(good.apart("buffers"), bad.apart("buffers"))
+        apart, ranks = _apart(good, bad, "buffers")
         if apart:
-            one, two = next(iter(apart.values()))
-            said = f"ranks {one} and {two} of BAD have other values, and all of GOOD's the same"
-            yield Parting(good.number, "buffers", tuple(apart), said, rules.BUFFERS, bad.line("forward"))
+            said = f"{ranks} have other values, and all of GOOD's the same"
+            yield Parting(good.number, "buffers", apart, said, rules.BUFFERS, bad.line("forward"))
 
     def _random(self, good: Step, bad: Step) -> Iterator[Parting]:
         one, two = ([rank["random"] for rank in step.ranks] for step in (good, bad))
@@ -202,22 +196,22 @@ class _Pair:
             yield Parting(good.number, "random numbers", (), said, rules.OTHER_SEEDS, bad.line("forward"))
 
     def _losses(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
-        one, two = good.loss, bad.loss
-        if one is None or two is None or abs(one - two) <= self._tolerance(good, place) * max(abs(one), abs(two)):
+        one, two, allowed = good.loss, bad.loss, self._tolerance(good, place)
+        if one is None or two is None or abs(one - two) <= allowed * max(abs(one), abs(two)):
             return
-        said = f"{beside(one, two)}; rounding explains {self._tolerance(good, place):.2g} of it"
+        said = f"{beside(one, two)}; rounding explains {allowed:.2g} of it"
         same_rows = good.has_rows_beside(bad) and good.saw_batch and bad.saw_batch
         meaning = rules.loss(one, two, bad, same_rows=same_rows)
         yield Parting(good.number, "loss", (), said, meaning, bad.line("backward"))
 
     def _gradients(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         ours, theirs, line = good.whole("read"), bad.whole("read"), bad.line("update")
+        allowed = self._slack(good, place)
         hidden = {name for name in self.good.about if good.hides(name) or bad.hides(name)}
         trained = {name for name, (_, tied, _) in self.good.about.items() if tied == name} - hidden
         absent = [name for name in ours if name in trained and name not in theirs and _size(ours[name])]
         if absent:
-            held = bad.settings()
-            outside = [name for name in absent if name not in held]
+            outside = [name for name in absent if name not in bad.settings()]
             said = f"{len(absent)} of {len(ours)} gradients that GOOD's optimizer reads are not there in BAD"
             meaning = rules.NOT_HELD if outside else rules.NO_GRADIENT
             yield Parting(good.number, READS, tuple(outside or absent), said, meaning, line)
@@ -225,53 +219,44 @@ class _Pair:
         if more:
             said = f"BAD's optimizer reads {len(more)} gradients that GOOD's does not"
             yield Parting(good.number, READS, tuple(more), said, rules.MORE, line)
-        apart = _new(good.apart("read"), bad.apart("read"))
+        apart, ranks = _apart(good, bad, "read")
         if apart:
-            one, two = next(iter(apart.values()))
-            said = f"ranks {one} and {two} of BAD read other bits in {len(apart)} tensors of {len(theirs)}"
-            meaning = rules.apart(good, bad, sorted(apart), self._slack(good, place))
-            yield Parting(good.number, READS, tuple(apart), said, meaning, line)
+            said = f"{ranks} read other bits in {len(apart)} tensors of {len(theirs)}"
+            meaning = rules.apart(good, bad, sorted(apart), allowed)
+            yield Parting(good.number, READS, apart, said, meaning, line)
         if self.only_begins:
             return
-        allowed = self._slack(good, place)
-        mean = math.sqrt(sum(p.squares for p in ours.values()) / max(1, sum(p.numel for p in ours.values())))
-        far = [
-            name
-            for name in ours
-            if name in theirs and not _close(ours[name], theirs[name], allowed, mean * math.sqrt(ours[name].numel))
-        ]
+        usual = _usual(ours)
+        far = [n for n in ours if n in theirs and not _close(ours[n], theirs[n], allowed, usual[n])]
         if far:
-            name = max(far, key=lambda n: length(minus(theirs[n].signed, ours[n].signed)))
-            by = length(minus(theirs[name].signed, ours[name].signed)) / max(_size(ours[name]), 1e-300)
-            said = (
-                f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length, rounding explains {allowed:.2g}"
-            )
-            before = self.bad.steps.get(good.number - 1)
-            meaning = rules.gradient(good, bad, before, far, allowed)
+            name = max(far, key=lambda n: _distance(ours[n], theirs[n]))
+            by = _distance(ours[name], theirs[name]) / max(_size(ours[name]), 1e-300)
+            said = f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length"
+            said += f", rounding explains {allowed:.2g}"
+            meaning = rules.gradient(good, bad, self.bad.steps.get(good.number - 1), far, allowed)
             yield Parting(good.number, READS, tuple(far), said, meaning, line)
 
     def _settings(self, good: Step, bad: Step) -> Iterator[Parting]:
         ours, theirs, line = good.settings(), bad.settings(), bad.line("update")
-        for name in ours:
-            if name in theirs:
-                for key in sorted(ours[name].keys() & theirs[name].keys()):
-                    if not alike(ours[name][key], theirs[name][key]):
-                        meaning = rules.setting(self.good, good, name, key, theirs[name][key])
-                        said = f"{key} is {ours[name][key]} in GOOD, {theirs[name][key]} in BAD"
-                        yield Parting(good.number, "settings of the optimizer", (name,), said, meaning, line)
+        for name, settings in ours.items():
+            for key in sorted(settings.keys() & theirs.get(name, {}).keys()):
+                mine, other = settings[key], theirs[name][key]
+                if not alike(mine, other):
+                    said = f"{key} is {mine} in GOOD, {other} in BAD"
+                    meaning = rules.setting(self.good, good, name, key, other)
+                    yield Parting(good.number, "settings of the optimizer", (name,), said, meaning, line)
 
     def _updates(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         line = bad.line("update")
-        apart = _new(good.apart("end"), bad.apart("end"))
+        apart, ranks = _apart(good, bad, "end")
         if apart:
-            one, two = next(iter(apart.values()))
-            said = f"after the update ranks {one} and {two} of BAD have other bits in {len(apart)} tensors"
-            yield Parting(good.number, "update", tuple(apart), said, rules.copies(bad), line)
+            said = f"after the update {ranks} have other bits in {len(apart)} tensors"
+            yield Parting(good.number, "update", apart, said, rules.copies(bad), line)
         ends = good.whole("end"), bad.whole("end")
         coarse = [_coarse(end) for end in ends]
         if coarse[1] > 0.9 and coarse[0] < 0.5:
-            ours, theirs = (f"{100 * part:.0f} %" for part in coarse)
-            said = f"{theirs} of BAD's numbers after the update are ones that bf16 has, {ours} of GOOD's"
+            mine, other = (f"{100 * part:.0f} %" for part in coarse)
+            said = f"{other} of BAD's numbers after the update are ones that bf16 has, {mine} of GOOD's"
             kinds = [{each.dtype for each in end.values()} for end in ends]
             meaning = rules.NO_MASTER if kinds[1] != kinds[0] else rules.ROUNDED
             yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
@@ -279,21 +264,20 @@ class _Pair:
             return
         adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"])
         adapts |= any("betas" in each for each in good.settings().values())
-        allowed = self._slack(good, place)
-        moves = [rules.moves(step) for step in (good, bad)]
-        before = good.whole("before")
-        noise = self._noise(good, place)
-        names = [name for name in moves[0] if name in moves[1] and not (adapts and name in noise)]
+        allowed, before = self._slack(good, place), good.whole("before")
+        ours, theirs = moves = [rules.moves(step) for step in (good, bad)]
+        noise = self._noise(good, place) if adapts else set()
+        names = [name for name in ours if name in theirs and name not in noise]
+        apart_by = {name: length(minus(theirs[name], ours[name])) for name in names}
         far = []
         for name in names:
-            mine, other = moves[0][name], moves[1][name]
-            rounds = 4 * EPSILON.get(before[name].dtype, 0.0) * _size(before[name])
             may = max(self._slack(good, place, name), _flips(allowed, before[name].numel) if adapts else 0.0)
-            if length(minus(other, mine)) > may * max(length(mine), length(other)) + rounds:
+            rounds = 4 * _rounding(before[name]) * _size(before[name])
+            if apart_by[name] > may * max(length(ours[name]), length(theirs[name])) + rounds:
                 far.append(name)
         if far:
-            name = max(far, key=lambda n: length(minus(moves[1][n], moves[0][n])))
-            by = length(minus(moves[1][name], moves[0][name])) / max(length(moves[0][name]), 1e-300)
+            name = max(far, key=apart_by.__getitem__)
+            by = apart_by[name] / max(length(ours[name]), 1e-300)
             said = f"{len(far)} of {len(names)} moved otherwise; {name} by {by:.3g} of its step in GOOD"
             meaning = rules.update(bad, far, moves, allowed)
             yield Parting(good.number, "update", tuple(far), said, meaning, line)
@@ -311,14 +295,13 @@ class _Pair:
 
     def _noise(self, step: Step, place: int) -> set[str]:
         """Tensors whose gradient is no more than rounding: an adaptive optimizer makes whole steps of it."""
-        found = step.whole("read")
-        mean = math.sqrt(sum(p.squares for p in found.values()) / max(1, sum(p.numel for p in found.values())))
-        limit = math.sqrt(self._slack(step, place))
-        return {name for name, p in found.items() if _size(p) < limit * mean * math.sqrt(p.numel)}
+        found, limit = step.whole("read"), math.sqrt(self._slack(step, place))
+        usual = _usual(found)
+        return {name for name, each in found.items() if _size(each) < limit * usual[name]}
 
-    @staticmethod
-    def _rounding(one: Print, two: Print) -> float:
-        return max(EPSILON.get(one.dtype, 0.0), EPSILON.get(two.dtype, 0.0))
+
+def _rounding(*found: Print) -> float:
+    return max(EPSILON.get(each.dtype, 0.0) for each in found)
 
 
 def _coarse(found: dict[str, Print]) -> float:
@@ -335,16 +318,28 @@ def _flips(part: float, numel: int) -> float:
     return 1.5 * math.sqrt(4 * most / max(1, numel))
 
 
-def _new(good: dict[str, list[int]], bad: dict[str, list[int]]) -> dict[str, list[int]]:
-    """What is apart in BAD alone."""
-    return {name: ranks for name, ranks in bad.items() if name not in good}
+def _apart(good: Step, bad: Step, moment: str) -> tuple[tuple[str, ...], str]:
+    """The tensors of which ranks have unequal copies in BAD alone, and the first such two ranks in words."""
+    known = good.apart(moment)
+    found = {name: ranks for name, ranks in bad.apart(moment).items() if name not in known}
+    return tuple(found), "".join(f"ranks {one} and {two} of BAD" for one, two in [*found.values()][:1])
 
 
 def _size(found: Print) -> float:
     return math.sqrt(found.squares)
 
 
+def _usual(found: dict[str, Print]) -> dict[str, float]:
+    """The length that each tensor would have with the mean square of all."""
+    mean = sum(each.squares for each in found.values()) / max(1, sum(each.numel for each in found.values()))
+    return {name: math.sqrt(mean * each.numel) for name, each in found.items()}
+
+
+def _distance(one: Print, two: Print) -> float:
+    return length(minus(two.signed, one.signed))
+
+
 def _close(one: Print, two: Print, allowed: float, least: float = 0.0) -> bool:
     if one.dtype == two.dtype and one.exact == two.exact:
         return True
-    return length(minus(two.signed, one.signed)) <= allowed * max(_size(one), _size(two), least)
+    return _distance(one, two) <= allowed * max(_size(one), _size(two), least)

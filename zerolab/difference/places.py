@@ -9,7 +9,6 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines.deepspeed import partitions
-from zerolab.engines.optimizer_state import pieces_within
 from zerolab.recording.wrappers import DEEPSPEED, is_a, is_part, unwrapped
 from zerolab.runtime.observers import holders
 
@@ -30,7 +29,6 @@ ZERO_OF_DEEPSPEED = (
     ("deepspeed.runtime.zero.stage_1_and_2", "DeepSpeedZeroOptimizer"),
     ("deepspeed.runtime.zero.stage3", "DeepSpeedZeroOptimizer_Stage3"),
 )
-WRAPPERS = ("_fsdp_wrapped_module.", "_orig_mod.", "module.")
 
 
 def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -45,9 +43,7 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def plain(name: str) -> str:
     """A name without what wrappers inside a model put into it."""
-    for wrapper in WRAPPERS[:2]:
-        name = name.replace(wrapper, "")
-    return name
+    return name.replace("_fsdp_wrapped_module.", "").replace("_orig_mod.", "")
 
 
 def places_of(model: nn.Module) -> Places:
@@ -85,21 +81,10 @@ def _of_whole(name: str, parameter: Any) -> list[Place]:
 
 
 def _of_fsdp1(model: nn.Module) -> Iterator[tuple[Any, list[Place]]]:
-    kind: Any = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
-    if kind is None:
+    if "torch.distributed.fsdp" not in sys.modules:
         return
-    from zerolab.engines.fsdp1 import _laid_out, _shard
+    from zerolab.engines.fsdp1 import flat_params, owned_of
 
-    for name, module in model.named_modules():
-        if not isinstance(module, kind) or module._handle is None:
-            continue
-        prefix = plain(f"{name}.".replace("_fsdp_wrapped_module", "").replace("..", ".")).lstrip(".")
-        flat: Any = module._handle.flat_param
-        if flat._params is None:
-            numel = _shard(flat).numel()
-            whole = numel == flat._unpadded_unsharded_size.numel()
-            first = 0 if whole else dist.get_rank(module.process_group) * numel
-            yield flat, [Place(*each) for each in pieces_within(_laid_out(prefix, flat), first, first + numel)]
-            continue
-        for fqn, parameter, info in zip(flat._fqns, flat._params, flat._shard_param_infos, strict=False):
-            yield parameter, [Place(prefix + fqn, 0, info.intra_param_start_idx or 0, info.numel_in_shard or 0)]
+    for prefix, handle in flat_params(model):
+        for key, pieces, _ in owned_of(plain(prefix), handle):
+            yield key, [Place(*piece) for piece in pieces]

@@ -12,24 +12,28 @@ All are sums over elements, so those of shards add up to that of the whole. `sig
 two is the `signed` of the difference. The mean of its squares estimates the squared length of that difference
 (Johnson and Lindenstrauss; Achlioptas 2003 for signs), with a standard deviation of a third of it for sixteen.
 
-A complex number counts as two elements, its real and its imaginary part.
+A complex number counts as two elements, its real and its imaginary part. Of a batch there are hashes of its rows.
 """
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
 from typing import Any, Self
 
 import torch
+from torch import nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._guards import active_fake_mode
 from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves
 
 SIGNS = 16
 ON_CPU = 1 << 13  # elements at a time: the signs of each take 128 bytes, which should stay in the cache
 MOST = 1 << 18  # on a device with much memory and slow starts
+MOST_ROWS = 4096  # of a rank and step whose hashes are kept one by one, to name what is wrong; all are in the sum
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _READ = {  # torch converts no number of any other dtype: they share a byte, or have a scale elsewhere
     *(torch.bool, torch.int8, torch.int16, torch.int32, torch.int64),
@@ -97,11 +101,6 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
     return values ^ (values >> 31)
 
 
-def is_of_func(tensor: torch.Tensor) -> bool:
-    """Whether it stands for others, or for their derivatives, while `torch.func` transforms a function."""
-    return is_functorch_wrapped_tensor(tensor)
-
-
 def is_traced() -> bool:
     """Whether a tracer runs the model, such as that of `torch.export`: none of it is training."""
     # The first must be first, for there torch's compiler stops reading; it would fail at the others.
@@ -110,7 +109,7 @@ def is_traced() -> bool:
 
 def unreadable(tensor: torch.Tensor) -> str:
     """Why its elements cannot be read one by one, in a word or two; empty if they can."""
-    if is_of_func(tensor):
+    if is_functorch_wrapped_tensor(tensor):
         return "within torch.func"
     if isinstance(tensor, FakeTensor):
         return "fake"
@@ -181,3 +180,44 @@ def rows_of(tensors: list[torch.Tensor]) -> list[int]:
                 places = torch.arange(flat.shape[1]) * _ODD[2]
                 total += _mixed(_mixed(places) ^ (wide * _ODD[2])).sum(1)
         return [value & ((1 << 48) - 1) for value in total.tolist()]
+
+
+def of_batch(
+    step: dict[str, Any], model: nn.Module, batch: Any, sees: Callable[[torch.Tensor], bool], *, dropout: bool
+) -> Callable[[torch.Tensor | None], None] | None:
+    """Adds it to the step; of a model in evaluation mode, when a hook of an output first calls what is returned.
+
+    Args:
+        step: the fingerprints.
+        model: what gets the batch.
+        batch: its arguments.
+        sees: whether a tensor of the batch can be read.
+        dropout: whether what the model computes depends on the random generator.
+    """
+    name, waiting = type(model).__name__, [True]
+    leaves = [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+    # What has a gradient's function comes from another model and is no batch: other shares round it otherwise.
+    given = [leaf for leaf in leaves if leaf.grad_fn is None]
+    hashes, rows = rows_of([leaf for leaf in given if sees(leaf)]), step["rows"]
+    states = [hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6).hexdigest()] if dropout else []
+    kinds = []
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
+        kind = torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
+        kinds = [str(kind).removeprefix("torch.")]
+
+    def seen(_: torch.Tensor | None) -> None:
+        if not waiting:
+            return
+        waiting.clear()
+        if len(given) < len(leaves) and name not in step["made"]:
+            step["made"].append(name)
+        rows["count"] += len(hashes)
+        rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
+        rows["hashes"] += hashes[: MOST_ROWS - len(rows["hashes"])]
+        step["random"] += states
+        step["compute"] += kinds
+
+    if model.training:
+        seen(None)
+        return None
+    return seen

@@ -1,10 +1,11 @@
-"""What a parting means: each rule tests one hypothesis on the numbers, and none that fails says anything."""
+"""What a parting means: each rule tests its hypotheses on the numbers, and says the first that holds, or nothing."""
 
 import math
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import wraps
+from typing import Any, ParamSpec
 
-from zerolab.difference.prints import Print
-from zerolab.difference.runs import Run, Step, Vector, dot, length, minus
+from zerolab.difference.runs import Piece, Run, Step, Vector, dot, length, minus
 
 TIED = "tied weights came apart: tie them after the model is made, moved or loaded, and before it is wrapped"
 FROZEN = "it is frozen in one run: set requires_grad before the wrapper and the optimizer are made"
@@ -27,320 +28,265 @@ IN_PIECES = "Muon updated each shard by itself, and orthogonalises whole matrice
 NO_MASTER = "the optimizer updates low-precision weights: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are copied back from rounded ones after each update: small updates are lost"
 
+Vectors = Mapping[str, Vector]
+Given = ParamSpec("Given")
 
-def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> str:  # noqa: PLR0911  # one for each hypothesis
+
+def _first(rule: Callable[Given, Iterator[str]]) -> Callable[Given, str]:
+    """The rule as what it yields first; empty where nothing that it knows fits."""
+
+    @wraps(rule)
+    def meaning(*args: Given.args, **keywords: Given.kwargs) -> str:
+        return next(rule(*args, **keywords), "")
+
+    return meaning
+
+
+@_first
+def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> Iterator[str]:
     """What other rows mean."""
     forwards = [len(rank["losses"]) for rank in bad.ranks]
-    most = max(forwards)
-    if min(forwards) < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
+    most, least = max(forwards), min(forwards)
+    if least < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
         late = ", ".join(str(rank) for rank, count in enumerate(forwards) if count == most)
-        return f"rank {late} made {most} backwards before its update, others {min(forwards)}: it left an update out"
+        yield f"rank {late} made {most} backwards before its update, others {least}: it left an update out"
     for rank, mine in enumerate(bad.rows):
         for other in range(rank):
             if mine.count and mine.same(bad.rows[other]) and not any(good.rows[0].same(r) for r in good.rows[1:]):
-                return (
-                    f"rank {rank} has the rows of rank {other}: give the sampler num_replicas and rank, "
-                    "or take every Nth row"
-                )
+                sampled = "give the sampler num_replicas and rank, or take every Nth row"
+                yield f"rank {rank} has the rows of rank {other}: {sampled}"
     before = bad_run.steps.get(bad.number - 1)
     after = good_run.steps.get(good.number + 1)
     alike = good_run.world_size == bad_run.world_size
     for rank, these in enumerate(bad.rows):
         if before is not None and these.count and these.same(before.rows[rank]):
-            return f"rank {rank} has the rows of its step before: it repeated a batch"
+            yield f"rank {rank} has the rows of its step before: it repeated a batch"
         if alike and after is not None and these.count and these.same(after.rows[rank]):
-            return f"rank {rank} has what it has one step later in GOOD: it skipped a batch"
+            yield f"rank {rank} has what it has one step later in GOOD: it skipped a batch"
     ours, theirs = good.all_rows, bad.all_rows
     n, m = ours.count, theirs.count
     if n != m:
-        return f"the batch of all ranks together has {m} rows and not {n}: lr and noise mean something else"
-    if ours.are_listed and theirs.are_listed and not {*ours.hashes} & {*theirs.hashes}:
-        return "none of the rows is the same: other data, another order, or a sampler whose epoch was not set"
-    return ""
+        yield f"the batch of all ranks together has {m} rows and not {n}: lr and noise mean something else"
+    elif ours.are_listed and theirs.are_listed and not {*ours.hashes} & {*theirs.hashes}:
+        yield "none of the rows is the same: other data, another order, or a sampler whose epoch was not set"
 
 
-def loss(good: float, bad: float, step: Step, *, same_rows: bool) -> str:
+@_first
+def loss(good: float, bad: float, step: Step, *, same_rows: bool) -> Iterator[str]:
     """What another loss means; `same_rows` if the runs are known to have them."""
-    micro = max(len(rank["losses"]) for rank in step.ranks)
-    for what, factor in (("micro-batches", micro), ("ranks", len(step.ranks))):
+    for what, factor in (("micro-batches", step.micro), ("ranks", len(step.ranks))):
         if factor > 1 and math.isclose(bad, good * factor, rel_tol=1e-3):
-            return f"it is {factor} times as large, the number of {what}: the loss is not divided by it"
+            yield f"it is {factor} times as large, the number of {what}: the loss is not divided by it"
         if factor > 1 and math.isclose(bad * factor, good, rel_tol=1e-3):
-            return f"it is divided once more by {factor}, the number of {what}"
-    if not same_rows:
-        return "the same weights give another loss: other data, another forward, loss function, mask or precision"
-    return "the same weights and rows give another loss: another forward, loss function, mask or precision"
+            yield f"it is divided once more by {factor}, the number of {what}"
+    same, other = ("weights and rows", "") if same_rows else ("weights", "other data, ")
+    yield f"the same {same} give another loss: {other}another forward, loss function, mask or precision"
 
 
-def apart(good: Step, bad: Step, names: list[str], slack: float) -> str:
+@_first
+def apart(good: Step, bad: Step, names: list[str], slack: float) -> Iterator[str]:
     """What copies of gradients mean that are not the same on all ranks."""
-    whole = good.whole("read")
-    local = [rank["local"] for rank in bad.ranks]
-    own = [
-        all(name in local[r] and _near(_piece(bad, r, name), local[r][name], slack) for name in names)
-        for r in range(len(local))
-    ]
-    if all(own):
-        micro = max(len(rank["losses"]) for rank in bad.ranks)
-        why = "no_sync() also surrounds the last micro-batch, or " if micro > 1 else ""
-        return f"each rank uses its own gradient, which was never averaged: {why}the reduction is missing"
-    factors = [_common(whole, {n: _piece(bad, r, n) for n in names}, names, slack) for r in range(len(local))]
+    whole = good.signed("read")
+    copies = [{name: found.signed for (name, _), found in reversed(mine.items())} for mine in bad.by_rank("read")]
+    if all(_same(mine, rank["local"], names, slack) for mine, rank in zip(copies, bad.ranks, strict=True)):
+        why = "no_sync() also surrounds the last micro-batch, or " if bad.micro > 1 else ""
+        yield f"each rank uses its own gradient, which was never averaged: {why}the reduction is missing"
+    factors = [_common(whole, mine, names, slack) for mine in copies]
     if all(factors):
         each = ", ".join(f"{factor:.4g}" for factor in factors if factor)
-        return f"each rank has the right gradient times a factor of its own ({each}): each clips by its own norm"
-    if all(name in whole and _near(_mean_of_copies(bad, name), whole[name].signed, slack) for name in names):
-        return (
+        yield f"each rank has the right gradient times a factor of its own ({each}): each clips by its own norm"
+    if _same({name: _mean_of_copies(bad, name) for name in names}, whole, names, slack):
+        yield (
             "the mean of the ranks' copies is GOOD's: each group of ranks averages by itself, and nothing averages "
             "across groups (under HSDP the all-reduce over the replicas is missing)"
         )
-    return ""
 
 
 def _mean_of_copies(step: Step, name: str) -> Vector:
     """The whole tensor's signed sums, of each piece the mean over the ranks that have it."""
     pieces: dict[int, list[Vector]] = {}
-    for rank in range(len(step.ranks)):
-        for (other, start), found in step.of_rank("read", rank).items():
+    for mine in step.by_rank("read"):
+        for (other, start), found in mine.items():
             if other == name:
                 pieces.setdefault(start, []).append(found.signed)
     means = [[sum(each) / len(copies) for each in zip(*copies, strict=True)] for copies in pieces.values()]
     return tuple(map(sum, zip(*means, strict=True)))
 
 
-def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
+@_first
+def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> Iterator[str]:
     """What another gradient means."""
-    return (
-        _scaled(good, bad, far, slack)
-        or _left_over(good, bad, before, far, slack)
-        or _of_one_rank(bad, far, slack)
-        or _coarse(good, bad, far)
-        or _beside_its_mean(good, bad, far, slack)
-    )
-
-
-def _scaled(good: Step, bad: Step, far: list[str], slack: float) -> str:
-    ours, theirs = good.whole("read"), bad.whole("read")
-    few = f" in {len(far)} of {len(ours)} tensors" if len(far) < len(ours) else ""
-    factor = _common(ours, theirs, far, slack)
-    if not factor:
-        if not _pieces(good, bad, far, slack):
-            return ""
-        return (
+    ours, theirs = good.signed("read"), bad.signed("read")
+    if factor := _common(ours, theirs, far, slack):
+        few = f" in {len(far)} of {len(ours)} tensors" if len(far) < len(ours) else ""
+        yield f"it is GOOD's times {factor:.5g}{few}: {_scaled(factor, good, bad, few)}"
+    if _each_by_its_own(good, bad, far, slack):
+        yield (
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    times = f"it is GOOD's times {factor:.5g}{few}"
-    return f"{times}: {_why_scaled(factor, bad) or _clipped(factor, good, bad, few) or SCALED}"
+    extra = {name: minus(theirs[name], ours[name]) for name in far}
+    if before is not None and _same(extra, before.signed("read"), far, slack):
+        yield "it is GOOD's plus that of the step before: zero_grad() was forgotten"
+    if bad.micro > 1 and _same(theirs, bad.mean_signed("last"), far, slack):
+        yield f"only the last of {bad.micro} micro-batches is in it: zero_grad() comes too early, between them"
+    for rank, each in enumerate(bad.ranks if len(bad.ranks) > 1 else []):
+        if _same(theirs, each["local"], far, slack):
+            yield f"it is rank {rank}'s own gradient: that of the other ranks is left out"
+    found, also = ([step.whole("read")[name] for name in far] for step in (bad, good))
+    coarse, numel = sum(p.coarse for p in found), sum(p.numel for p in found)
+    if coarse > 0.5 * numel and (less := sum(p.coarse for p in also)) < 0.1 * numel:
+        yield f"{coarse} of {numel} numbers are ones that bf16 has, {less} in GOOD: reduced or kept in bf16"
+    if _same(ours, bad.mean_signed("local"), far, slack):
+        yield "the ranks' own gradients are right, and what the optimizer reads is not their mean: look between them"
 
 
-def _why_scaled(factor: float, bad: Step) -> str:
-    """What a factor means by its size."""
+@_first
+def _scaled(factor: float, good: Step, bad: Step, few: str) -> Iterator[str]:
+    """What a factor means; `few` says in how many tensors it is, empty for all."""
     if bad.scale != 1 and _is(factor * bad.scale, 1):
-        return f"divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
+        yield f"divided twice by the loss's scale of {bad.scale:g}; only scaler.unscale_(optimizer) is to do so"
     if bad.scale != 1 and _is(factor, bad.scale):
-        return (
+        yield (
             "the loss's scale is still in it; update by scaler.step(optimizer), and call scaler.unscale_(optimizer) "
             "before gradients are clipped or looked at"
         )
-    micro = max(len(rank["losses"]) for rank in bad.ranks)
-    for number, ranks in ((len(bad.ranks), True), (micro, False)):
+    for number, what, also in ((len(bad.ranks), "ranks", " and not averaged"), (bad.micro, "micro-batches", "")):
         if number > 1 and _is(factor, number):
-            summed = f"summed over {number} {'ranks and not averaged' if ranks else 'micro-batches'}"
-            return f"{summed}; divide by their number"
+            yield f"summed over {number} {what}{also}; divide by their number"
         if number > 1 and _is(factor * number, 1):
-            return f"divided by the {number} {'ranks' if ranks else 'micro-batches'} once more than needed"
-    return ""
-
-
-def _clipped(factor: float, good: Step, bad: Step, few: str) -> str:
-    """Whether all is smaller, and its norm such a number as people clip at."""
+            yield f"divided by the {number} {what} once more than needed"
     norm, other = (math.sqrt(sum(each.squares for each in step.whole("read").values())) for step in (bad, good))
+    # All is smaller, and its norm such a number as people clip at.
     if factor < 1 and not few and math.isclose(norm, float(f"{norm:.1g}"), rel_tol=1e-3):
-        return f"its norm is {norm:.4g}, and GOOD's {other:.4g}: clipped in BAD, as DeepSpeed does by itself"
-    return ""
+        yield f"its norm is {norm:.4g}, and GOOD's {other:.4g}: clipped in BAD, as DeepSpeed does by itself"
+    yield SCALED
 
 
-def _left_over(good: Step, bad: Step, before: Step | None, far: list[str], slack: float) -> str:
-    ours, theirs = good.whole("read"), bad.whole("read")
-    if before is not None:
-        old = before.whole("read")
-        extra = {n: minus(theirs[n].signed, ours[n].signed) for n in far}
-        if all(n in old and length(minus(extra[n], old[n].signed)) <= slack * length(old[n].signed) for n in far):
-            return "it is GOOD's plus that of the step before: zero_grad() was forgotten"
-    last, micro = bad.mean_signed("last"), max(len(rank["losses"]) for rank in bad.ranks)
-    if micro > 1 and all(n in last and _near(theirs[n].signed, last[n], slack) for n in far):
-        return f"only the last of {micro} micro-batches is in it: zero_grad() comes too early, between them"
-    return ""
-
-
-def _of_one_rank(bad: Step, far: list[str], slack: float) -> str:
-    theirs = bad.whole("read")
-    for rank, each in enumerate(bad.ranks if len(bad.ranks) > 1 else []):
-        mine = each["local"]
-        if all(n in mine and _near(theirs[n].signed, mine[n], slack) for n in far):
-            return f"it is rank {rank}'s own gradient: that of the other ranks is left out"
-    return ""
-
-
-def _coarse(good: Step, bad: Step, far: list[str]) -> str:
-    theirs, ours = ([step.whole("read")[n] for n in far] for step in (bad, good))
-    found, also, numel = sum(p.coarse for p in theirs), sum(p.coarse for p in ours), sum(p.numel for p in theirs)
-    if found > 0.5 * numel and also < 0.1 * numel:
-        return f"{found} of {numel} numbers are ones that bf16 has, {also} in GOOD: reduced or kept in bf16"
-    return ""
-
-
-def _beside_its_mean(good: Step, bad: Step, far: list[str], slack: float) -> str:
-    local, ours = bad.mean_signed("local"), good.whole("read")
-    if local and all(n in local and _near(local[n], ours[n].signed, slack) for n in far):
-        return "the ranks' own gradients are right, and what the optimizer reads is not their mean: look between them"
-    return ""
-
-
-def setting(run: Run, step: Step, name: str, key: str, value: Any) -> str:
+@_first
+def setting(run: Run, step: Step, name: str, key: str, value: Any) -> Iterator[str]:
     """What another setting means."""
     mine = step.settings()[name][key]
     if key == "weight_decay" and value and not mine:
-        return "weight decay on what has none in GOOD, such as biases and norms: put these into a group without"
+        yield "weight decay on what has none in GOOD, such as biases and norms: put these into a group without"
     if key == "lr" and all(isinstance(each, (int, float)) for each in (mine, value)):
         for number, other in run.steps.items():
             if number > step.number and math.isclose(other.settings().get(name, {}).get(key, math.nan), value):
-                return f"GOOD has this lr in step {number}: the schedule is ahead, and is stepped more than once a step"
-        return f"the lr is {value / mine:.4g} times GOOD's" if mine else ""
-    return ""
+                yield f"GOOD has this lr in step {number}: the schedule is ahead, and is stepped more than once a step"
+        if mine:
+            yield f"the lr is {value / mine:.4g} times GOOD's"
 
 
 def moves(step: Step) -> dict[str, Vector]:
     """How far each tensor moved in a step, as signed sums."""
-    before, end = step.whole("before"), step.whole("end")
-    return {name: minus(end[name].signed, before[name].signed) for name in before if name in end}
+    before, end = step.signed("before"), step.signed("end")
+    return {name: minus(end[name], before[name]) for name in before if name in end}
 
 
 def copies(step: Step) -> str:
     """What copies of parameters mean that are not the same after an update."""
-    still = [rank for rank in range(len(step.ranks)) if _stood_still(step, rank)]
+    still = [str(rank) for rank, pieces in enumerate(_stood(step)) if {*pieces.values()} == {True}]
     if still and len(still) < len(step.ranks):
-        return f"nothing moved on rank {', '.join(map(str, still))}: it made no update, or did not get the others'"
+        return f"nothing moved on rank {', '.join(still)}: it made no update, or did not get the others'"
     return "the ranks updated otherwise: gradient, settings or state differ, or an update was not sent to all"
 
 
-def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: float) -> str:
+@_first
+def update(bad: Step, far: list[str], moved: list[dict[str, Vector]], slack: float) -> Iterator[str]:
     """What another update means."""
     before, end = bad.whole("before"), bad.whole("end")
-    still = [name for name in far if before[name].exact == end[name].exact]
-    if still == far:
+    if all(before[name].exact == end[name].exact for name in far):
         if set(far) - bad.settings().keys():
-            return f"{len(far)} tensors did not move, and no optimizer has them: make it after the model is complete"
-        return f"{len(far)} tensors did not move at all: an update was left out, or not brought back into them"
-    lost = [(name, rank) for name in far for rank in _still_shards(bad, name)]
-    if lost:
-        return f"rank {lost[0][1]} did not move its shard of {lost[0][0]}: it was not updated"
-    factor, owners = _common(moved[0], moved[1], far, 0.02), bad.owners()
-    if factor:
-        shared = [ranks for ranks in (owners.get(name, []) for name in far) if _is(len(ranks), factor)]
-        if len(shared) == len(far) and {len(owners[name]) for name in owners if name not in far} == {1}:
-            ranks = " and ".join(map(str, shared[0]))
-            twice = f"ranks {ranks} updated it both, and each shard is to have one owner"
-            return f"it is GOOD's step times {factor:.4g}: {twice}"
-        why = "the update is made twice" if _is(factor, 2) and max(r["updates"] for r in bad.ranks) > 1 else ""
-        return f"it is GOOD's step times {factor:.4g}: {why or 'the update or its lr is scaled'}"
-    if set(far) <= bad.by_muon() and all(bad.pieces()[name] > 1 for name in far):
-        found = IN_PIECES
-    elif slack > 0.01:  # in coarse precision what follows would see patterns in rounding
-        found = ""
-    else:
-        found = _decayed(bad, far, moved) or _partly(far, moved)
-    return found
-
-
-def _decayed(bad: Step, far: list[str], moved: list[dict[str, Vector]]) -> str:
-    before, ratios = bad.whole("before"), []
+            yield f"{len(far)} tensors did not move, and no optimizer has them: make it after the model is complete"
+        yield f"{len(far)} tensors did not move at all: an update was left out, or not brought back into them"
+    stood = _stood(bad)
     for name in far:
-        weights, extra = before[name].signed, minus(moved[1][name], moved[0][name])
-        ratio = -dot(extra, weights) / max(dot(weights, weights), 1e-300)
-        if length(minus(extra, weights, -ratio)) > 0.1 * length(extra):
-            return ""
-        ratios.append(ratio)
-    if ratios and max(ratios) - min(ratios) <= 0.1 * abs(ratios[0]):
-        return f"{abs(ratios[0]):.3g} of the weights are {'taken off' if ratios[0] > 0 else 'left'}: weight decay"
-    return ""
+        for rank, pieces in enumerate(stood):
+            if {still for (other, _), still in pieces.items() if other == name} == {True}:
+                yield f"rank {rank} did not move its shard of {name}: it was not updated"
+    if factor := _common(moved[0], moved[1], far, 0.02):
+        yield f"it is GOOD's step times {factor:.4g}: {_lengthened(factor, bad, far)}"
+    if set(far) <= bad.by_muon() and all(bad.pieces()[name] > 1 for name in far):
+        yield IN_PIECES
+    elif slack <= 0.01:  # in coarse precision it would see patterns in rounding
+        yield from _decayed(bad.signed("before"), far, moved)
+        yield from _partly(far, moved)
 
 
-def _partly(far: list[str], moved: list[dict[str, Vector]]) -> str:
-    part = [dot(moved[1][n], moved[0][n]) / max(dot(moved[0][n], moved[0][n]), 1e-300) for n in far]
-    inside = [length(moved[1][n]) < length(moved[0][n]) and _is_part(moved, n) for n in far]
-    if far and all(inside):
-        return (
-            f"only a part of it moved, about {100 * part[0]:.0f} % of the first tensor's step: a shard was not updated"
-        )
-    return ""
+def _lengthened(factor: float, bad: Step, far: list[str]) -> str:
+    """What a factor of a step means."""
+    owners = bad.owners()
+    shared = [ranks for ranks in (owners.get(name, []) for name in far) if _is(len(ranks), factor)]
+    if len(shared) == len(far) and {len(owners[name]) for name in owners if name not in far} == {1}:
+        return f"ranks {' and '.join(map(str, shared[0]))} updated it both, and each shard is to have one owner"
+    is_twice = _is(factor, 2) and max(rank["updates"] for rank in bad.ranks) > 1
+    return "the update is made twice" if is_twice else "the update or its lr is scaled"
+
+
+def _decayed(weights: Vectors, far: list[str], moved: list[dict[str, Vector]]) -> Iterator[str]:
+    extra = {name: minus(moved[1][name], moved[0][name]) for name in far}
+    ratios = [-dot(extra[n], weights[n]) / max(dot(weights[n], weights[n]), 1e-300) for n in far]
+    fits = [
+        length(minus(extra[n], weights[n], -ratio)) <= 0.1 * length(extra[n])
+        for n, ratio in zip(far, ratios, strict=True)
+    ]
+    if all(fits) and max(ratios) - min(ratios) <= 0.1 * abs(ratios[0]):
+        yield f"{abs(ratios[0]):.3g} of the weights are {'taken off' if ratios[0] > 0 else 'left'}: weight decay"
+
+
+def _partly(far: list[str], moved: list[dict[str, Vector]]) -> Iterator[str]:
+    """Whether what is missing and what is there are at right angles, as two parts of one tensor are."""
+    pairs = [(moved[0][name], moved[1][name]) for name in far]
+    missing = [minus(whole, there) for whole, there in pairs]
+    if all(
+        length(there) < length(whole) and abs(dot(there, rest)) <= 0.5 * length(there) * length(rest)
+        for (whole, there), rest in zip(pairs, missing, strict=True)
+    ):
+        whole, there = pairs[0]
+        part = f"about {100 * dot(there, whole) / max(dot(whole, whole), 1e-300):.0f} % of the first tensor's step"
+        yield f"only a part of it moved, {part}: a shard was not updated"
 
 
 def _is(one: float, other: float) -> bool:
     return math.isclose(one, other, rel_tol=0.01)
 
 
-def _near(one: Any, other: Any, slack: float) -> bool:
-    return bool(one) and length(minus(tuple(one), tuple(other))) <= slack * max(length(one), length(other))
+def _same(one: Vectors, other: Vectors, names: Collection[str], slack: float) -> bool:
+    """Whether these tensors are the same in both, but for rounding."""
+    both = [(tuple(one.get(name, ())), tuple(other.get(name, ()))) for name in names]
+    return all(a and b and length(minus(a, b)) <= slack * max(length(a), length(b)) for a, b in both)
 
 
-def _signed(found: Any) -> Vector:
-    return found.signed if isinstance(found, Print) else tuple(found)
-
-
-def _common(good: Any, bad: Any, names: list[str], slack: float) -> float | None:
-    """The one number by which all of these are another run's; None if there is none."""
-    pairs = [(_signed(good[name]), _signed(bad[name])) for name in names if name in good and bad.get(name)]
+def _factor(pairs: list[tuple[Vector, Vector]], slack: float) -> float | None:
+    """The one number by which the first of each pair is the second; None if there is none."""
     size = sum(dot(a, a) for a, _ in pairs)
-    if not pairs or not size:
+    if not size:
         return None
     factor = sum(dot(a, b) for a, b in pairs) / size
     rest = math.sqrt(sum(length(minus(b, a, factor)) ** 2 for a, b in pairs))
-    reached = abs(factor) * math.sqrt(size)
-    return factor if reached and rest <= max(slack, 1e-4) * reached and abs(factor - 1) > slack else None
+    return factor if rest <= max(slack, 1e-4) * abs(factor) * math.sqrt(size) else None
 
 
-def _piece(step: Step, rank: int, name: str) -> Vector:
-    return next((p.signed for (n, _), p in step.of_rank("read", rank).items() if n == name), ())
+def _common(good: Vectors, bad: Vectors, names: list[str], slack: float) -> float | None:
+    """The one number by which all of these are another run's; None if there is none, or if it is 1."""
+    factor = _factor([(good[name], bad[name]) for name in names if name in good and name in bad], slack)
+    return factor if factor is not None and abs(factor - 1) > slack else None
 
 
-def _pieces(good: Step, bad: Step, far: list[str], slack: float) -> bool:
+def _each_by_its_own(good: Step, bad: Step, far: list[str], slack: float) -> bool:
     """Whether every rank's shards are another run's, each rank's times a number of its own."""
-    if len(good.ranks) != len(bad.ranks) or len(bad.ranks) < 2:
+    ours, theirs = good.by_rank("read"), bad.by_rank("read")
+    if [mine.keys() for mine in ours] != [mine.keys() for mine in theirs]:
         return False
     factors = []
-    for rank in range(len(bad.ranks)):
-        one, two = good.of_rank("read", rank), bad.of_rank("read", rank)
-        keys = [key for key in one if key[0] in far and key in two and one[key].squares]
-        if one.keys() != two.keys():
-            return False
-        pairs = [(one[key].signed, two[key].signed) for key in keys]
-        size = sum(dot(a, a) for a, _ in pairs)
-        if size:
-            factor = sum(dot(a, b) for a, b in pairs) / size
-            rest = math.sqrt(sum(length(minus(b, a, factor)) ** 2 for a, b in pairs))
-            if rest > max(slack, 1e-4) * abs(factor) * math.sqrt(size):
-                return False
-            factors.append(factor)
-    return len(factors) > 1 and max(factors) - min(factors) > slack * max(factors)
+    for one, two in zip(ours, theirs, strict=True):
+        pairs = [(one[key].signed, two[key].signed) for key in one if key[0] in far and one[key].squares]
+        factors += [_factor(pairs, slack)] if pairs else []
+    known = [factor for factor in factors if factor is not None]
+    return 1 < len(known) == len(factors) and max(known) - min(known) > slack * max(known)
 
 
-def _stood_still(step: Step, rank: int) -> bool:
-    one, two = step.of_rank("before", rank), step.of_rank("end", rank)
-    return bool(one) and all(two.get(key) is not None and two[key].exact == each.exact for key, each in one.items())
-
-
-def _still_shards(step: Step, name: str) -> list[int]:
-    found = []
-    for rank in range(len(step.ranks)):
-        one, two = step.of_rank("before", rank), step.of_rank("end", rank)
-        mine = [key for key in one if key[0] == name and key in two and one[key].squares]
-        if mine and all(one[key].exact == two[key].exact for key in mine):
-            found.append(rank)
-    return found
-
-
-def _is_part(moved: list[dict[str, Vector]], name: str) -> bool:
-    """Whether what is missing and what is there are at right angles, as two parts of one tensor are."""
-    there, missing = moved[1][name], minus(moved[0][name], moved[1][name])
-    return abs(dot(there, missing)) <= 0.5 * length(there) * length(missing)
+def _stood(step: Step) -> list[dict[Piece, bool]]:
+    """Whether each of every rank's pieces stood still in a step; of pieces that are all zeros nobody can tell."""
+    moments = zip(step.by_rank("before"), step.by_rank("end"), strict=True)
+    return [{key: a[key].exact == b[key].exact for key in a if key in b and a[key].squares} for a, b in moments]

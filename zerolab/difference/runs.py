@@ -17,7 +17,8 @@ from zerolab.difference.watch import BATCH, VERSION, folder_of
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 EPSILON |= {"complex128": 2.0**-52, "complex64": 2.0**-23, "complex32": 2.0**-10}
 Vector = tuple[float, ...]
-Moment = dict[str, list[list[Any]]]
+Piece = tuple[str, int]
+"""The name of a tensor, and where in it the piece begins."""
 
 
 @dataclass(frozen=True)
@@ -47,35 +48,36 @@ class Step:
     def whole(self, moment: str) -> dict[str, Print]:
         """Each tensor's fingerprint, made of one piece from each place; of copies the lowest rank's."""
         pieces: dict[str, dict[int, Print]] = {}
-        for rank in self.ranks:
-            for name, found in self._of(rank, moment).items():
-                for start, *values in found:
-                    pieces.setdefault(name, {}).setdefault(start, Print.of_list(values))
+        for mine in self.by_rank(moment):
+            for (name, start), found in mine.items():
+                pieces.setdefault(name, {}).setdefault(start, found)
         return {name: reduce(add, found.values()) for name, found in pieces.items()}
 
-    def of_rank(self, moment: str, rank: int) -> dict[tuple[str, int], Print]:
-        """One rank's pieces by name and start."""
-        found = self._of(self.ranks[rank], moment)
-        return {(name, start): Print.of_list(rest) for name, pieces in found.items() for start, *rest in pieces}
+    def signed(self, moment: str) -> dict[str, Vector]:
+        """Each tensor's signed sums."""
+        return {name: found.signed for name, found in self.whole(moment).items()}
+
+    def by_rank(self, moment: str) -> list[dict[Piece, Print]]:
+        """Each rank's pieces."""
+        kept = [(rank.get(moment) or {}).items() for rank in self.ranks]
+        return [{(name, start): Print.of_list(rest) for name, those in mine for start, *rest in those} for mine in kept]
 
     def apart(self, moment: str) -> dict[str, list[int]]:
         """Tensors of which ranks have copies that are not the same to the bit, and the first such two ranks."""
         first: dict[tuple[str, int, int], tuple[int, int]] = {}
         found: dict[str, list[int]] = {}
-        for number, rank in enumerate(self.ranks):
-            for name, pieces in self._of(rank, moment).items():
-                for start, numel, exact, *_ in pieces:
-                    other, expected = first.setdefault((name, start, numel), (number, exact))
-                    if exact != expected:
-                        found.setdefault(name, [other, number])
+        for rank, mine in enumerate(self.by_rank(moment)):
+            for (name, start), piece in mine.items():
+                other, exact = first.setdefault((name, start, piece.numel), (rank, piece.exact))
+                if piece.exact != exact:
+                    found.setdefault(name, [other, rank])
         return found
 
     def mean_signed(self, kind: str) -> dict[str, Vector]:
         """The mean over ranks of their own gradients, as signed sums, where every rank saw its own."""
         if not all(rank[kind] for rank in self.ranks):
             return {}
-        names = {name for rank in self.ranks for name in rank[kind]}
-        zero = [0.0] * SIGNS
+        names, zero = {name for rank in self.ranks for name in rank[kind]}, [0.0] * SIGNS
         columns = {name: zip(*(rank[kind].get(name, zero) for rank in self.ranks), strict=True) for name in names}
         return {name: tuple(sum(each) / len(self.ranks) for each in found) for name, found in columns.items()}
 
@@ -116,6 +118,11 @@ class Step:
         equal = len({rows.count for rows in self.rows}) == 1 and all(rank["losses"] for rank in self.ranks)
         return sum(losses) / len(losses) if equal else None
 
+    @property
+    def micro(self) -> int:
+        """How many micro-batches a step has: backwards before the update."""
+        return max(len(rank["losses"]) for rank in self.ranks)
+
     @cached_property
     def skipped(self) -> bool:
         """Whether a scaler has found an overflow and left the update out."""
@@ -128,11 +135,8 @@ class Step:
 
     def owners(self) -> dict[str, list[int]]:
         """The ranks whose optimizers have each parameter, or a piece of it."""
-        found: dict[str, list[int]] = {}
-        for number, rank in enumerate(self.ranks):
-            for name in rank["settings"]:
-                found.setdefault(name, []).append(number)
-        return found
+        having = [rank["settings"].keys() for rank in self.ranks]
+        return {name: [rank for rank, names in enumerate(having) if name in names] for name in self.settings()}
 
     def line(self, moment: str) -> str:
         """The line of the script at which something happened, as rank 0 saw it; empty if none is known."""
@@ -148,17 +152,11 @@ class Step:
 
     def pieces(self) -> Counter[str]:
         """In how many pieces each parameter lies after the update."""
-        places = {key for rank in range(len(self.ranks)) for key in self.of_rank("end", rank)}
-        return Counter(name for name, _ in places)
+        return Counter(name for name, _ in set().union(*self.by_rank("end")))
 
     def counters(self) -> dict[str, float]:
         """Updates that each parameter has had, as the optimizer counts them."""
         return {name: count for rank in self.ranks for name, count in rank["state"].get("step", {}).items()}
-
-    @staticmethod
-    def _of(rank: dict[str, Any], moment: str) -> Moment:
-        found: Moment = rank.get(moment) or {}
-        return found
 
 
 class Run:
@@ -182,9 +180,9 @@ class Run:
             raise ValueError(f"{str(folder)!r} has rank {have} of {self.world_size}: all files of one run are needed")
         self.about: dict[str, list[Any]] = {name: each for rank in ranks for name, each in rank["parameters"].items()}
         self.splits: set[str] = {reason for rank in ranks for reason in rank["splits"]}
-        numbers = set.intersection(*({step["step"] for step in rank["steps"]} for rank in ranks))
         of = [{step["step"]: step for step in rank["steps"]} for rank in ranks]
-        self.steps = {number: Step(number, [steps[number] for steps in of]) for number in sorted(numbers)}
+        numbers = sorted(set.intersection(*map(set, of)))
+        self.steps = {number: Step(number, [steps[number] for steps in of]) for number in numbers}
 
     @cached_property
     def unseen(self) -> list[str]:

@@ -11,19 +11,18 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import torch
 from torch import nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.batches import of_batch
 from zerolab.difference.places import Place, names_of, places_of, plain
-from zerolab.difference.prints import Print, is_of_func, is_traced, plain_value, print_of, unreadable
+from zerolab.difference.prints import is_traced, of_batch, plain_value, print_of, unreadable
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.dispatch import leave_to_python
@@ -99,9 +98,7 @@ class Fingerprints:
         self._file(self._member.rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._over:
             self._end()
 
@@ -158,7 +155,7 @@ class Fingerprints:
         if not may_train(module):
             return
         if len(self._running) == 1:
-            if any(is_of_func(each) for each in module.parameters()):  # it is called with others than its own
+            if any(map(is_functorch_wrapped_tensor, module.parameters())):  # it is called with others than its own
                 self._not_seen("a forward within torch.func")
                 return
             self._begin(module)
@@ -170,10 +167,9 @@ class Fingerprints:
             model, prefix = self._models[id(self._running[0])]
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
                 for name, buffer in module.named_buffers():
-                    numbers = buffer.is_floating_point() or buffer.is_complex()
-                    if numbers and buffer.numel() and self._sees(local(buffer), prefix + plain(name)):
-                        found = print_of(plain(name), local(buffer))
-                        self._now["buffers"][prefix + plain(name)] = [[0, *found.as_list()]]
+                    if buffer.is_floating_point() or buffer.is_complex():
+                        whole = Place(prefix + plain(name), 0, 0, local(buffer).numel())
+                        self._note(self._now["buffers"], [whole], buffer)
 
     def _begin(self, module: nn.Module) -> None:
         self._member = membership(self._member)
@@ -208,19 +204,16 @@ class Fingerprints:
         engines = [holder for holder in holders if holder.model is module]
         self._engines += engines
         for name, each in parameters.items():
-            tied = [
-                prefix + other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns")
-            ] or [prefix + name]
-            self._about[prefix + name] = [each.requires_grad, tied[0], str(each.dtype).removeprefix("torch.")]
+            same = (other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns"))
+            tied = next(same, name)
+            self._about[prefix + name] = [each.requires_grad, prefix + tied, str(each.dtype).removeprefix("torch.")]
             sharded = engines or is_part(each) or hasattr(each, "placements")
-            if each.requires_grad and tied[0] == prefix + name and not sharded:
-                handle = each.register_hook(self._gradient_of(prefix + name))
-                self._stack.callback(handle.remove)
+            if each.requires_grad and tied == name and not sharded:
+                self._stack.callback(each.register_hook(partial(self._brought, prefix + name)).remove)
         for part in module.modules():
             if isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
                 self._reasons.add("dropout")
-            batch_norm = nn.modules.batchnorm._BatchNorm
-            if isinstance(part, batch_norm) and not isinstance(part, nn.SyncBatchNorm):
+            if isinstance(part, nn.modules.batchnorm._BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
                 self._reasons.add("batch norm")
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -260,16 +253,13 @@ class Fingerprints:
                 self._now["losses"].append(float(local(tensors.detach())) / self._scale)
         return original(tensors, *args, **keywords)
 
-    def _gradient_of(self, name: str) -> Callable[[torch.Tensor], None]:
-        def brought(gradient: torch.Tensor) -> None:
-            if self._now is None or self._updated or not self._sees(gradient, f"gradient of {name}"):
-                return
-            mine = print_of(name, gradient)
-            for kind in ("local", "last"):
-                sums = self._now[kind].setdefault(name, [0.0] * len(mine.signed))
-                self._now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
-
-        return brought
+    def _brought(self, name: str, gradient: torch.Tensor) -> None:
+        if self._now is None or self._updated or not self._sees(gradient, f"gradient of {name}"):
+            return
+        mine = print_of(name, gradient)
+        for kind in ("local", "last"):
+            sums = self._now[kind].get(name, [0.0] * len(mine.signed))
+            self._now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
 
     # The update.
 
@@ -316,9 +306,9 @@ class Fingerprints:
         flat = local(tensor.detach()).reshape(-1)
         for name, place, start, numel, at in pieces:
             if numel and place + numel <= flat.numel():
-                found: Print = print_of(name, flat[place : place + numel], start, at)
-                others = where.setdefault(name, [])
-                others[:] = [each for each in others if each[0] != start] + [[start, *found.as_list()]]
+                found = print_of(name, flat[place : place + numel], start, at)
+                others = [each for each in where.get(name, []) if each[0] != start]
+                where[name] = [*others, [start, *found.as_list()]]
 
     def _parameters(self) -> dict[str, Any]:
         found: dict[str, Any] = {}

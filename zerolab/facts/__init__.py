@@ -83,9 +83,8 @@ def claims(evidence: Evidence, *numbers: int, votes: Mapping[int, str | None] = 
         if vote is not None:
             check_known("vote", vote, VOTES)
     table = _table("claims", CLAIMS, evidence, numbers)
-    if not any(votes.get(int(str(row["#"]))) for row in table):
-        return table
-    return Table([row | {"your vote": votes.get(int(str(row["#"])))} for row in table])
+    yours = [votes.get(int(str(row["#"]))) for row in table]
+    return Table([row | {"your vote": vote} for row, vote in zip(table, yours, strict=True)]) if any(yours) else table
 
 
 def wrong_numbers(evidence: Evidence, *numbers: int) -> Table:

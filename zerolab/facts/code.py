@@ -40,7 +40,8 @@ def swapping_data(evidence: Evidence) -> Finding:
     found = evidence.answers(mistakes.release_by_swapping_data)[0]
     kept, later, freed = found.values()
     return Finding(
-        measured="memory still there: " + ", ".join(f"{when}: {_yes(there)}" for when, there in found.items()),
+        measured="memory still there: "
+        + ", ".join(f"{when}: {'yes' if there else 'no'}" for when, there in found.items()),
         borne_out=kept and not later and not freed,
     )
 
@@ -109,7 +110,3 @@ def fsdp1_snippet(evidence: Evidence) -> Finding:
         f"{len(blocks)} of them blocks",
         borne_out=bool(missing),
     )
-
-
-def _yes(there: bool) -> str:
-    return "yes" if there else "no"

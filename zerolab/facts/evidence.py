@@ -34,12 +34,9 @@ class Finding:
 
 
 class Evidence:
-    """Recordings, answers of ranks and simulations, each made when it is first asked for.
+    """Recordings, answers of a cluster's ranks and simulations, each made when it is first asked for.
 
-    Args:
-        cluster: the ranks, whose number is in what is printed. It must stay open.
-
-    Raises ValueError for a cluster of one rank, which sends nothing.
+    The cluster must stay open. Raises ValueError for one of one rank, which sends nothing.
     """
 
     def __init__(self, cluster: Cluster) -> None:
@@ -73,13 +70,9 @@ class Evidence:
 
 
 def train(stage: str | type[Engine], micro_batches: int = 1, *, device: str = "cpu", **options: Any) -> list[float]:
-    """Runs on a rank: two steps of AdamW on `gpt-tiny` under `stage`; returns the rank's losses.
+    """Runs on a rank: two steps of AdamW on `gpt-tiny` under `stage`, a key of `ENGINES` or an engine.
 
-    Args:
-        stage: a key of `ENGINES`, or an engine.
-        micro_batches: backward passes before each update, whose gradients add up.
-        device: of the model and its batches, "cpu" or "cuda".
-        **options: for the engine.
+    Returns the rank's losses. Before each update the gradients of `micro_batches` add up; `options` are the engine's.
     """
     engine_cls = ENGINES[stage] if isinstance(stage, str) else stage
     engine = engine_cls(models.build(MODEL).to(device), torch.optim.AdamW, lr=1e-3, **options)
@@ -116,9 +109,7 @@ def passes(recording: Recording) -> float:
 
 def copies(recording: Recording, category: str) -> float:
     """How many copies of the model's `category` the ranks hold together at the end, to three decimals (padding)."""
-    held: dict[tuple[int, str | None], int] = {}
-    for event in recording.events:
-        if event.op == "hold" and event.category == category and event.step:
-            # Such an event has everything that the rank holds of the unit from then on, so the last one counts.
-            held[event.rank, event.unit] = event.held
+    holds = (event for event in recording.events if event.op == "hold" and event.category == category and event.step)
+    # Such an event has everything that the rank holds of the unit from then on, so the last one counts.
+    held = {(event.rank, event.unit): event.held for event in holds}
     return round(sum(held.values()) / recording.num_params, 3)

@@ -7,7 +7,7 @@ from zerolab import theory
 from zerolab.catalog import gpu
 from zerolab.facts.evidence import Evidence, Finding, passes
 from zerolab.facts.mistakes import AllReduceZero1
-from zerolab.recording.recording import Collective, Recording
+from zerolab.recording.recording import Recording
 
 NETWORKS = ("nvlink4", "ethernet-100g")
 SIZES = ("gpt2", "7b")  # the first is about as large as BERT
@@ -81,7 +81,8 @@ def _simulated(evidence: Evidence, stage: str, model: str, network: str) -> dict
 def broadcasts(evidence: Evidence) -> Finding:
     """Claim 20: it is an all-gather, in which every rank sends its shard and receives all others."""
     recording = evidence.recording("zero3")
-    gathers = [collective for collective in recording.collectives if _is_gather(collective, recording)]
+    last = [collective for collective in recording.collectives if collective.step == recording.info.steps]
+    gathers = [collective for collective in last if collective.events[0].phase == "gather"]
     ops = sorted({op for collective in gathers for op in collective.ops})
     sent = {rank: sum(each.events[rank].logical_bytes for each in gathers) for rank in range(recording.world_size)}
     # A broadcast would be sent by one rank; here each rank sends (N-1)/N of the bytes of the unit.
@@ -92,11 +93,6 @@ def broadcasts(evidence: Evidence) -> Finding:
         f"{'every rank' if all_alike else 'rank 0'} sends {share:.3g} of the bytes",
         borne_out=ops == ["all_gather"] and isclose(share, 1 - 1 / recording.world_size) and all_alike,
     )
-
-
-def _is_gather(collective: Collective, recording: Recording) -> bool:
-    """Whether a collective of the last step makes a unit whole."""
-    return collective.step == recording.info.steps and collective.events[0].phase == "gather"
 
 
 def no_parallelism_of_its_own(evidence: Evidence) -> Finding:

@@ -1,6 +1,7 @@
 """Two clocks of a rank, one for what it computes and one for what it sends, beside each other."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import plotly.graph_objects as go
 
@@ -15,36 +16,30 @@ LANES = ("sending", "computing")  # from below
 def two_clocks(runs: Mapping[str, Recording], title: str = "The last step of rank 0, in two clocks") -> Chart:
     """When rank 0 computes, when it is blocked by a wait, and when its collectives are under way, in the last step.
 
-    Args:
-        runs: recordings by what the slider calls them; it stands at the first. ValueError if there are none, or if one
-            has no training step.
-        title: above the figure.
+    `runs` are recordings by what the slider calls them; it stands at the first. Raises ValueError if there are none, or
+    if one has no training step.
 
     Times are milliseconds since the step began, on the clock of the recording: a simulation's are its cost model's.
     """
     if not runs:
         raise ValueError("there is nothing to draw: give recordings by name, such as {'1.25 GB/s': recording}")
     bars = {name: _bars(name, run) for name, run in runs.items()}
-    figure = go.Figure()
-    first = next(iter(bars.values()))
     blocked = {"color": "rgba(0,0,0,0)", "line": {"color": GRID, "width": 1}}
     blocked["pattern"] = {"shape": "/", "fgcolor": INK, "fgopacity": 0.35, "size": 7, "solidity": 0.2}
     looks = {"computing": marker("computing"), "blocked": blocked, "sending": marker("communication")}
-    for name, look in looks.items():
-        lane = "sending" if name == "sending" else "computing"
-        place = {"orientation": "h", "y": [lane] * len(first[name][0]), "width": 0.6}
-        figure.add_bar(
-            name=name, base=first[name][0], x=first[name][1], marker=look, hovertemplate="%{x:.2f} ms", **place
-        )
-    steps = []
+    lanes = {kind: "sending" if kind == "sending" else "computing" for kind in looks}
+    shown: dict[str, dict[str, list[Any]]] = {}
     for name, of in bars.items():
-        lanes = [["sending" if kind == "sending" else "computing"] * len(of[kind][0]) for kind in looks]
-        shown = {"base": [of[kind][0] for kind in looks], "x": [of[kind][1] for kind in looks], "y": lanes}
-        steps.append({"label": name, "method": "restyle", "args": [shown]})
+        base, x = ([of[kind][edge] for kind in looks] for edge in (0, 1))
+        shown[name] = {"base": base, "x": x, "y": [[lanes[kind]] * len(of[kind][0]) for kind in looks]}
+    figure = go.Figure()
+    for number, (kind, look) in enumerate(looks.items()):
+        first = {key: values[number] for key, values in next(iter(shown.values())).items()}
+        figure.add_bar(name=kind, marker=look, orientation="h", width=0.6, hovertemplate="%{x:.2f} ms", **first)
     longest = max(sum(of["whole"][1]) for of in bars.values())
     figure.update_xaxes(title="ms since the step began", range=[0, 1.02 * longest])
     figure.update_yaxes(categoryorder="array", categoryarray=LANES)
-    figure.update_layout(barmode="overlay", sliders=[slider(steps, 0, "")])
+    figure.update_layout(barmode="overlay", sliders=[slider(shown, 0, "")])
     told = [f"{name} {sum(of['blocked'][1]):.1f} ms" for name, of in bars.items()]
     notice = "Hatched: it stands still until what it needs has come."
     return finished(figure, "clocks", title, f"Blocked: {', '.join(told)}.", notice=notice)

@@ -44,7 +44,8 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.model = widgets.Dropdown(options=sorted(RECIPES), value=beforehand.MODEL, description="Model")
         self.precision = widgets.Dropdown(options=tuple(theory.BYTES_PER_PARAMETER), description="Precision")
         self.steps = widgets.IntSlider(beforehand.STEPS, 2, 6, description="Steps")
-        self.options = {name: _box(text) for name, (text, _stages) in OPTIONS.items()}
+        box: dict[str, Any] = {"indent": False, "layout": {"width": "auto", "margin": "2px 16px"}}
+        self.options = {name: widgets.Checkbox(True, description=text, **box) for name, (text, _) in OPTIONS.items()}
         self.button = widgets.Button(description="Run", button_style="primary", icon="play")
         self.progress = widgets.IntProgress(0, 0, STEPS, layout={"width": "160px"})
         self.said = widgets.Label()
@@ -97,7 +98,9 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
 
     def _answer(self) -> None:
         """Shows the run that was made beforehand of what is chosen, or says that there is none."""
-        found = self._shipped()
+        usual = (beforehand.MODEL, beforehand.PRECISION, beforehand.STEPS)
+        is_usual = (self.model.value, self.precision.value, self.steps.value) == usual and all(self._chosen().values())
+        found = beforehand.shipped(self.stage.value, self.world_size.value) if is_usual else None
         if found is None:
             self._say(0, "Not recorded beforehand: press Run to measure it on ranks of your own.")
             self._put()
@@ -106,12 +109,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         rows = found.rows if ddp is None or self.stage.value == "ddp" else [*ddp.rows, *found.rows]
         self._draw(rows, list(found.recordings.values()))
         self._say(STEPS, "Recorded beforehand on real ranks. Run measures it on ranks of your own.")
-
-    def _shipped(self) -> Comparison | None:
-        usual = (beforehand.MODEL, beforehand.PRECISION, beforehand.STEPS)
-        if (self.model.value, self.precision.value, self.steps.value) != usual or not all(self._chosen().values()):
-            return None
-        return beforehand.shipped(self.stage.value, self.world_size.value)
 
     def _offer(self) -> None:
         """Enables only the options of the chosen stage."""
@@ -151,10 +148,6 @@ class Explorer(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
     def __repr__(self) -> str:
         """The same text every time."""
         return f"explore: {len(self.runs)} run{'' if len(self.runs) == 1 else 's'}"
-
-
-def _box(text: str) -> Any:
-    return widgets.Checkbox(value=True, description=text, indent=False, layout={"width": "auto", "margin": "2px 16px"})
 
 
 def explore() -> Explorer:

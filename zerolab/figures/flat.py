@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from zerolab.engines.partition import FlatLayout, Slot, partition
+from zerolab.engines.partition import FlatLayout, partition
 from zerolab.figures.chart import INK, NEUTRAL
 from zerolab.figures.drawing import Picture, box, colour, digit, drawing, text
 from zerolab.recording.events import Spans, count
@@ -18,11 +18,7 @@ DENSE = 1.6  # numbers of a matrix to a pixel, each way, where it is drawn witho
 
 
 class FlatPicture(Picture):
-    """Shown in a notebook, it is the drawing; its text says what each rank owns.
-
-    Args:
-        model: a module with few parameters, all in one flat.
-        world_size: number of ranks N.
+    """Shown in a notebook, it is the drawing of a module of few parameters in one flat; its text says who owns what.
 
     Raises ValueError as `partition`, for more than 200 numbers, and for parameters of several dtypes.
     """
@@ -46,13 +42,9 @@ class FlatPicture(Picture):
         said = []
         for rank in range(self.layout.world_size):
             first, last = self.layout.span(rank)
-            parts = [
-                f"{min(last, slot.stop) - max(first, slot.start)} of {slot.name}"
-                for slot in self.layout.slots
-                if max(first, slot.start) < min(last, slot.stop)
-            ]
-            padding = last - max(first, self.layout.numel)
-            parts += [f"{padding} of padding"] if padding > 0 else []
+            own = [(slot.name, min(last, slot.stop) - max(first, slot.start)) for slot in self.layout.slots]
+            own.append(("padding", last - max(first, self.layout.numel)))
+            parts = [f"{numbers} of {name}" for name, numbers in own if numbers > 0]
             said.append(f"rank {rank} owns {' and '.join(parts)}")
         return said
 
@@ -60,7 +52,8 @@ class FlatPicture(Picture):
         """The drawing, on white."""
         drawn, x, lowest = [], 0, 0
         for slot in self.layout.slots:
-            rows, columns = _rows_of(slot)
+            rows = slot.shape[0] if len(slot.shape) > 1 else 1
+            columns = slot.shape.numel() // rows
             drawn.append(text(x, 14, f"{slot.name}: {rows} x {columns}"))
             for number in range(rows * columns):
                 place = (x + number % columns * CELL, TOP + number // columns * CELL)
@@ -92,9 +85,8 @@ class FlatPicture(Picture):
 class ShardPicture(Picture):
     """Which numbers of a unit's matrices each rank owns, as a recording has it. Shown in a notebook, it is the drawing.
 
-    Args:
-        unit: the module whose parameters are the unit, in their order.
-        spans: of each rank the ranges of the unit's flat that it owns; `Event.spans` of its optimizer state.
+    The parameters of the module `unit` are the unit, in their order; `spans` are of each rank the ranges of the unit's
+    flat that it owns, as `Event.spans` of its optimizer state.
 
     Raises ValueError for a span that is not within the unit.
     """
@@ -149,13 +141,6 @@ class ShardPicture(Picture):
                         drawn.append(digit(left + across / DENSE / 2, top + down / DENSE / 2 + 4, rank))
                     at += down * across
         return drawn
-
-
-def _rows_of(slot: Slot) -> tuple[int, int]:
-    """A parameter as a matrix: its first dimension down, all others across; a vector is a row."""
-    if len(slot.shape) < 2:
-        return 1, slot.shape.numel()
-    return slot.shape[0], slot.shape.numel() // slot.shape[0]
 
 
 def _on_strip(number: int, strip: int) -> tuple[int, int]:

@@ -25,19 +25,12 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Moment:
-    """A moment that every rank comes to.
+    """A moment that every rank comes to."""
 
-    Attributes:
-        title: what happens.
-        before: of a rank's events in the step, about the unit and the update, the one before which it is.
-        sends: the category whose parts are on their way; nothing if none is.
-        to_owner: whether they go to their owner, or from it to everyone.
-    """
-
-    title: str
-    before: Callable[[list[Event]], Event]
-    sends: str = ""
-    to_owner: bool = False
+    title: str  # what happens
+    before: Callable[[list[Event]], Event]  # of a rank's events about the unit and the update, the one just after it
+    sends: str = ""  # the category whose parts are on their way
+    to_owner: bool = False  # or else from their owner to everyone
 
 
 def _exchange(op: str, which: int) -> Callable[[list[Event]], Event]:
@@ -72,10 +65,8 @@ MOMENTS = {
 class Frames(Picture):
     """Shown in a notebook, it is the drawing; its text says what the ranks hold in each frame.
 
-    Args:
-        recording: of `zero1`, `zero2` or `zero3`; the frames are of its last step.
-        unit: the name of the unit whose parts are shown.
-        moments: names of `MOMENTS`, from left to right.
+    They are of a unit in the last step of a recording of `zero1`, `zero2` or `zero3`; `moments` are names of `MOMENTS`,
+    from left to right.
 
     Raises ValueError for an unknown unit or moment, for a unit that nobody owns in parts, and where the recording has
     no such moment.

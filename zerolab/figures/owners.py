@@ -14,10 +14,7 @@ WIDE = 520  # pixels of the fullest rank's boxes
 class OwnersPicture(Picture):
     """Shown in a notebook, it is the drawing; its text says how much the fullest rank owns.
 
-    Args:
-        sizes: elements of each matrix.
-        owners: the rank of each, as `placement.balanced` gives them.
-        world_size: number of ranks N.
+    `sizes` are elements of each matrix, `owners` the rank of each, as `placement.balanced` gives them.
 
     Raises ValueError for as many owners as there are not matrices, or for one that is no rank.
     """

@@ -49,10 +49,12 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     # "3.5 MB", not "3.5M", which would be read as parameters.
     figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
     figure.update_yaxes(ticksuffix="B", rangemode="tozero")
-    held = ", ".join(f"{row['stage']} {sum(row['state'].values()):,}" for row in every)
+    sums = {row["stage"]: [sum(row[said].values()) for said in ("state", "formula")] for row in every}
+    held = ", ".join(f"{stage} {measured:,}" for stage, (measured, _) in sums.items())
     title = f"State a rank on {count(every[0]['world_size'], 'rank')}: measured, and beside it the formula"
+    alike = all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums.values())
     notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
-    return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if _agrees(every) else "")
+    return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if alike else "")
 
 
 def wall(
@@ -64,12 +66,8 @@ def wall(
 ) -> Chart:
     """Bytes of state per GPU by formula, stage by stage, below the line of what a card has; a slider for the GPUs.
 
-    Args:
-        stages: names, as a sequence or joined by commas.
-        model: a model of the catalog.
-        world_size: where the slider stands: the nearest of 1, 2, 4, ..., 1,024.
-        gpu: a card of the catalog.
-        precision: "fp32", "bf16" or "fp16".
+    `model` and `gpu` are names of the catalog, and `precision` is "fp32", "bf16" or "fp16". The slider stands at the
+    one of 1, 2, 4, ..., 1,024 that is nearest to `world_size`.
 
     Raises ValueError for an unknown name, or a count below 1.
     """
@@ -94,11 +92,12 @@ def wall(
     figure.add_hline(limit, line={"color": COLOURS["limit"], "dash": "dash", "width": 2})
     note = {"showarrow": False, "xref": "paper", "x": 1, "xanchor": "right", "yanchor": "bottom"}
     figure.add_annotation(text=f"one {gpu.upper()}: {limit:.1f} GB", y=limit, **note)
-    steps = [{"label": f"{size:,}", "method": "restyle", "args": [bars(size)]} for size in sizes]
     # As high at each number of GPUs, so that only the bars move.
     highest = max(sum(state.values()) for states in held.values() for state in states) / 1e9
     figure.update_yaxes(title="GB a GPU at the update", range=[0, 1.15 * max(highest, limit)])
-    figure.update_layout(barmode="stack", sliders=[slider(steps, sizes.index(start), "GPUs: ")])
+    figure.update_layout(
+        barmode="stack", sliders=[slider({f"{size:,}": bars(size) for size in sizes}, sizes.index(start), "GPUs: ")]
+    )
     title = f"State of {num_params:,} parameters in {precision}, against what a card has"
     found = ", ".join(f"{stage} {text}" for stage, text in zip(chosen, shown["text"][-1], strict=True))
     notice = "Activations and buffers come on top. Move the slider: what is not divided does not shrink."
@@ -106,16 +105,11 @@ def wall(
     return finished(figure, "wall", title, f"On {gpus}: {found}; one {gpu} has {limit:.1f} GB.", notice=notice)
 
 
-def slider(steps: list[dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
-    """A slider below a figure, at the step `active`; `prefix` stands before what it has chosen."""
+def slider(shown: Mapping[str, dict[str, Any]], active: int, prefix: str) -> dict[str, Any]:
+    """A slider below a figure, at the place `active` of what it shows by its words; `prefix` stands before these."""
+    steps = [{"label": label, "method": "restyle", "args": [traces]} for label, traces in shown.items()]
     looks = {"pad": {"t": 40}, "bgcolor": NEUTRAL, "bordercolor": GRID, "tickcolor": NEUTRAL}
     return {"active": active, "steps": steps, "currentvalue": {"prefix": prefix}} | looks
-
-
-def _agrees(rows: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether measured and formula are within 1 % of each other in every row, and so look the same."""
-    sums = [[sum(row[said].values()) for said in ("state", "formula")] for row in rows]
-    return all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
 
 
 def memory_against_ranks(
@@ -172,11 +166,8 @@ def traffic_against_bandwidth(
         marker=marker("communication"),
         textposition="outside",
     )
-    steps = [
-        {"label": f"{bandwidth / 1e9:g}", "method": "restyle", "args": [{"y": [computing, values]}]}
-        for bandwidth, values in zip(BANDWIDTHS, seconds, strict=True)
-    ]
-    figure.update_layout(barmode="stack", sliders=[slider(steps, start, "GB a second between ranks: ")])
+    shown = {f"{rate / 1e9:g}": {"y": [computing, values]} for rate, values in zip(BANDWIDTHS, seconds, strict=True)}
+    figure.update_layout(barmode="stack", sliders=[slider(shown, start, "GB a second between ranks: ")])
     # On the slowest network the bars exceed the axis: one that holds them would make all others invisible.
     figure.update_yaxes(title="seconds a step", range=[0, compute_seconds + 1.15 * max(seconds[start - 1])])
     waits = ", ".join(f"{stage} {rounded(value)}" for stage, value in zip(sent, seconds[start], strict=True))
@@ -190,12 +181,9 @@ def traffic_against_bandwidth(
 def losses(
     curves: Mapping[str, Sequence[float]], title: str = "Loss after each step", guess: float | None = None
 ) -> Chart:
-    """A line for each run, against the steps; the losses' axis is logarithmic.
+    """A line for each run, by its name, of its loss after each step; the losses' axis is logarithmic.
 
-    Args:
-        curves: of each run its name, and its loss after each step.
-        title: above the figure, and in its caption.
-        guess: where a reader expects a line to end, drawn as a ghost at this height; None draws none.
+    `guess`, where a reader expects a line to end, is drawn as a ghost at this height.
 
     Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0, or infinite;
     and where there is no loss to draw.
@@ -225,11 +213,8 @@ def losses(
 def loading(found: Mapping[str, Sequence[HostMemory]], model_bytes: int) -> Chart:
     """Main memory that ways of loading a model take at their highest moment, over all ranks, in sizes of the model.
 
-    Above each bar stands the most that one rank allocated.
-
-    Args:
-        found: of each way its name, and what each rank found by `host_memory`.
-        model_bytes: bytes of the model's parameters. ValueError unless positive.
+    Above each bar stands the most that one rank allocated. `found` is by the name of each way what each rank found by
+    `host_memory`, `model_bytes` the bytes of the model's parameters: ValueError unless positive.
     """
     if model_bytes <= 0:
         raise ValueError(f"model_bytes is {model_bytes!r}: give the bytes of the model's parameters, above 0")

@@ -1,5 +1,6 @@
 """what_fits(): a panel over the planner in a notebook: sliders, a bar for each stage, a line at the memory."""
 
+import json
 from typing import Any
 
 import ipywidgets as widgets
@@ -12,14 +13,13 @@ from zerolab.moved import renamed
 from zerolab.names import check_known
 from zerolab.runtime import variables
 from zerolab.theory.activations import CHECKPOINTING
-from zerolab.theory.configs import as_json
+from zerolab.theory.job import KERNELS
 from zerolab.theory.planner import Plan, plan
 
 WORLD_SIZES = tuple(2**power for power in range(11))
 # GiB as torch reports them, by the GB that cards are sold with: the catalog's, and smaller ones.
 CARDS = {8: 7.8, 16: 15.7, 24: 23.64, 32: 31.74, 40: 39.39, 48: 47.45, 80: 79.11, 96: 95, 141: 139.8, 180: 178.35}
 MEMORY = {f"{sold} GB card, {gibibytes:g} GiB": gibibytes * GIB for sold, gibibytes in CARDS.items()}
-KERNELS = ("eager", "compiled", "tuned")
 BANDWIDTHS = (1, 3, 10, 12.5, 25, 50, 100, 150, 300, 450, 900)  # GB a second
 LINKS = {"its own": 0, **{f"{rate:g}": rate for rate in BANDWIDTHS}}  # 0: the GPU's link, and the network
 MOST_ROWS = 32
@@ -59,9 +59,8 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         self.fsdp2, self.deepspeed, self.lines = (
             widgets.Textarea(disabled=True, rows=10, layout={"width": "98%"}) for _ in "123"
         )
-        self._find()
+        self._show()
         self.bars = LiveFigure(self._drawn())
-        self._tell()
         sliders = (self.model, self.world_size, self.memory, self.bandwidth, self.rows, self.kernels)
         for widget in sliders:
             widget.style.description_width, widget.layout.width = "90px", "420px"
@@ -75,11 +74,11 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
         super().__init__([*controls, self.answer, self.sensitivity, self.bars, settings])
 
     def _on_change(self, _: Any) -> None:
-        self._find()
+        self._show()
         self.bars.figure = self._drawn()
-        self._tell()
 
-    def _find(self) -> None:
+    def _show(self) -> None:
+        """Shows the plan: its answer, what its seconds depend on, and the settings of the first stage that fits."""
         self.found = plan(
             self.model.value,
             self.world_size.value,
@@ -90,22 +89,19 @@ class Planner(widgets.VBox):  # type: ignore[misc]  # ipywidgets has no types
             checkpointing=self.checkpointing.value,
             kernels=self.kernels.value,
         )
-
-    def _drawn(self) -> Any:
-        """The bars of what was found."""
-        # By default, both plots would share 700 pixels.
-        return plots.plan(self.found).update_layout(width=chart.PANEL_WIDTH)
-
-    def _tell(self) -> None:
-        """Shows the answer, what its seconds depend on, and the settings of the first stage that fits."""
         self.answer.value, self.sensitivity.value = self.found.answer, self.found.sensitivity
         if not self.found.fitting:
             self.fsdp2.value = self.deepspeed.value = self.lines.value = "Nothing fits, so there is nothing to set."
             return
         settings = self.found.settings()
         self.fsdp2.value = settings["fsdp2"] or f"FSDP2 has no {self.found.fitting[0]}."
-        self.deepspeed.value = as_json(settings["deepspeed"])
+        self.deepspeed.value = json.dumps(settings["deepspeed"], indent=2)
         self.lines.value = settings["checkpointing"] or "Nothing is checkpointed."
+
+    def _drawn(self) -> Any:
+        """The bars of what was found."""
+        # By default, both plots would share 700 pixels.
+        return plots.plan(self.found).update_layout(width=chart.PANEL_WIDTH)
 
     def __repr__(self) -> str:
         """The same text every time."""

@@ -5,15 +5,13 @@ A number is easier to remember once you have guessed it.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from zerolab import catalog
+from zerolab.comparison import record
 from zerolab.facts.evidence import bytes_a_parameter, passes
 from zerolab.lessons import folding, progress
 from zerolab.names import check_known
-
-if TYPE_CHECKING:
-    from zerolab.recording.recording import Recording
+from zerolab.recording.recording import Recording
 
 NO_GUESS = "No guess yet. Put a number in place of None, run that cell and this one again, and compare."
 
@@ -24,46 +22,38 @@ class Prediction:
 
     unit: str  # what the numbers count
     most: int  # where the scale ends on which a guess is drawn
-    measure: Callable[["Recording"], float]  # reads the answer from a recording
+    measure: Callable[[Recording], float]  # reads the answer from a recording
     stage: str  # what to record when the lesson's own recording is not handed in
 
 
-def _state_in_gigabytes(recording: "Recording") -> float:
-    return sum(recording.state.values()) / 1e9
-
-
-def _peak_in_kilobytes(recording: "Recording") -> float:
-    return sum(recording.peak.values()) / 1e3
-
-
-def _sent_in_megabytes(recording: "Recording") -> float:
+def _sent_in_megabytes(recording: Recording) -> float:
     return recording.sent / 1e6
 
 
-def _share_of_parameters(recording: "Recording") -> float:
+def _share_of_parameters(recording: Recording) -> float:
     """The most parameters that rank 0 held at any event of the last step, in percent of the model's bytes in fp32."""
     return 100 * recording.highest("parameters") / (4 * recording.num_params)
 
 
-def _parameters_on_an_a100(recording: "Recording") -> float:
+def _parameters_on_an_a100(recording: Recording) -> float:
     """Billions of parameters whose model state, at the measured bytes per parameter, fills an A100 of 80 GB."""
     return catalog.gpu("a100").memory_bytes / 1e9 / bytes_a_parameter(recording)
 
 
-def _sent_for_each_byte(recording: "Recording") -> float:
+def _sent_for_each_byte(recording: Recording) -> float:
     """Bytes that rank 0 sends in an all-reduce, per byte of the reduced tensor."""
     reductions = [event for event in recording.ranks[0].events if event.op == "all_reduce" and event.logical_bytes]
     return float(reductions[-1].logical_bytes / (4 * reductions[-1].numel))
 
 
-def _held_more_than_once(recording: "Recording") -> float:
+def _held_more_than_once(recording: Recording) -> float:
     """Percent of all ranks' model state beyond a single copy."""
     sizes = [sum(rank.state.values()) for rank in recording.ranks]
     # The fullest rank holds one whole copy; under DDP all ranks do.
     return 100 * (1 - max(sizes) / sum(sizes))
 
 
-def _reductions_under_way(recording: "Recording") -> float:
+def _reductions_under_way(recording: Recording) -> float:
     """The most reductions of the last step that were under way on rank 0 at the same time."""
     under_way: set[int] = set()
     most = 0
@@ -86,7 +76,7 @@ PREDICTIONS = {
     "04-zero1-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero1"),
     "04-zero1-traffic": Prediction("passes of the model", 8, passes, "zero1"),
     "05-zero2-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero2"),
-    "05-zero2-peak": Prediction("kB at the highest moment", 6000, _peak_in_kilobytes, "zero2"),
+    "05-zero2-peak": Prediction("kB at the highest moment", 6000, lambda run: sum(run.peak.values()) / 1e3, "zero2"),
     "05-zero2-accumulated": Prediction("passes of the model", 8, passes, "zero2"),
     "06-zero3-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "zero3"),
     "06-zero3-traffic": Prediction("passes of the model", 8, passes, "zero3"),
@@ -94,7 +84,7 @@ PREDICTIONS = {
     "08-deepspeed2-traffic": Prediction("passes of the model", 8, passes, "deepspeed-2"),
     "09-under-way": Prediction("reductions under way", 6, _reductions_under_way, "zero2"),
     "10-ddp-bf16": Prediction("bytes a parameter", 32, bytes_a_parameter, "ddp"),
-    "11-seven-billion": Prediction("GB of model state", 120, _state_in_gigabytes, "zero3"),
+    "11-seven-billion": Prediction("GB of model state", 120, lambda run: sum(run.state.values()) / 1e9, "zero3"),
     "12-zero3-whole": Prediction("% of the parameters", 150, _share_of_parameters, "zero3"),
     "14-units-sent": Prediction("MB that rank 0 sends in a step", 16, _sent_in_megabytes, "fsdp2"),
     "15-muon-state": Prediction("bytes a parameter", 32, bytes_a_parameter, "muon-replicated"),
@@ -103,7 +93,7 @@ PREDICTIONS = {
 }
 
 
-def reveal(prediction_id: str, guess: float | None, recording: "Recording | None" = None) -> None:
+def reveal(prediction_id: str, guess: float | None, recording: Recording | None = None) -> None:
     """Measures what you have guessed, and prints guess, measurement and their ratio; without a guess, a fixed line.
 
     Args:
@@ -115,16 +105,18 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
         ValueError: an unknown id. A guess that is not a number is answered with a line of text.
     """
     check_known("prediction", prediction_id, PREDICTIONS)
+    prediction = PREDICTIONS[prediction_id]
     if guess is None:
         print(NO_GUESS)
         if recording is not None:
-            _offer(PREDICTIONS[prediction_id], recording)
+            _offer(prediction, recording)
         return
     if isinstance(guess, bool) or not isinstance(guess, int | float):
         print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
         return
-    prediction = PREDICTIONS[prediction_id]
-    measured = prediction.measure(recording if recording is not None else _experiment(prediction))
+    if recording is None:
+        recording = record(prediction.stage, world_size=4, model="gpt-tiny", steps=2, device="cpu")
+    measured = prediction.measure(recording)
     # Only the guess is kept: the file is about what a person did.
     progress.note_guess(prediction_id, float(guess))
     print(f"guess     {guess:,.2f} {prediction.unit}")
@@ -132,7 +124,7 @@ def reveal(prediction_id: str, guess: float | None, recording: "Recording | None
     print(f"ratio     {guess / measured:.2f}" if measured else "ratio     -")
 
 
-def _offer(prediction: Prediction, recording: "Recording") -> None:
+def _offer(prediction: Prediction, recording: Recording) -> None:
     """Shows, below a slider to guess with, the measured number folded, as a bar on the same scale.
 
     It needs no kernel: whoever reads the lesson on a page can guess, too.
@@ -149,9 +141,3 @@ def _offer(prediction: Prediction, recording: "Recording") -> None:
         f'<div style="{bar}"></div></div>{measured:,.2f} {prediction.unit}</details></div>',
         "(a slider to guess with, and what was measured, folded)",
     )
-
-
-def _experiment(prediction: Prediction) -> "Recording":
-    from zerolab import comparison
-
-    return comparison.record(prediction.stage, world_size=4, model="gpt-tiny", steps=2, device="cpu")

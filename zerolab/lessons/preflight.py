@@ -12,12 +12,9 @@ CELL_SECONDS = 300.0  # a cell that takes longer counts as failed
 
 
 def run_lessons() -> bool:
-    """Executes the lessons one after another in a temporary folder, and prints a line for each.
+    """Executes the lessons one after another in a temporary folder, prints a line for each, and says if all ran.
 
-    Returns whether all of them ran. Nothing is written to `work/` or to the progress file.
-
-    Raises:
-        ImportError: JupyterLab is not installed.
+    Nothing is written to `work/` or to the progress file. Raises ImportError if JupyterLab is not installed.
     """
     try:
         import nbclient  # noqa: F401

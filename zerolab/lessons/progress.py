@@ -6,6 +6,7 @@ If the file is lost, only check marks are, so a problem with it is never an erro
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,13 @@ def read(file: Path | None = None) -> dict[str, Any]:
 
     `file` is another learner's; by default your own.
     """
-    content = _content(file or path())
-    if content is None:
-        return _empty()
-    tried = content["exercises"]
-    content["exercises"] = {name: entry for name, entry in tried.items() if _is_an_entry(entry)}
+    content = _content(file or path()) or _empty()
+    # A check must not fail because of an edited file.
+    content["exercises"] = {
+        name: entry
+        for name, entry in content["exercises"].items()
+        if isinstance(entry, dict) and isinstance(entry.get("tries"), int) and isinstance(entry.get("passed"), bool)
+    }
     return content
 
 
@@ -57,16 +60,8 @@ def _content(file: Path | None) -> dict[str, Any] | None:
         content: Any = json.loads(file.read_text(encoding="utf-8")) if file else None
     except (OSError, ValueError):
         return None
-    if not isinstance(content, dict) or any(
-        type(content.get(key)) is not type(value) for key, value in _empty().items()
-    ):
-        return None
-    return content if content["format"] == FORMAT else None
-
-
-def _is_an_entry(entry: object) -> bool:
-    # A check must not fail because of an edited file.
-    return isinstance(entry, dict) and isinstance(entry.get("tries"), int) and isinstance(entry.get("passed"), bool)
+    known = isinstance(content, dict) and all(type(content.get(key)) is type(value) for key, value in _empty().items())
+    return content if known and content["format"] == FORMAT else None
 
 
 def note_attempt(exercise_id: str, passed: bool) -> None:
@@ -95,11 +90,8 @@ def reset() -> bool:
 
 
 def _write(content: dict[str, Any]) -> None:
-    file = path()
-    if file is None:
+    if (file := path()) is None:
         return
-    try:
+    with suppress(OSError, ValueError):  # a full or read-only disk: progress is only a convenience
         file.parent.mkdir(parents=True, exist_ok=True)
         files.write_json(file, content)
-    except (OSError, ValueError):  # a full or read-only disk: progress is only a convenience
-        return

@@ -11,6 +11,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import chain, count
 from pathlib import Path
 from typing import NoReturn
 
@@ -36,8 +37,7 @@ SETTINGS = PACKAGE / "data" / "jupyter"
 def published() -> dict[str, Path]:
     """The files of a learner's folder by name: the notebooks, and the pages that they link to.
 
-    Raises:
-        RuntimeError: there are none, so this installation is incomplete.
+    Raises RuntimeError if there are none, so that this installation is incomplete.
     """
     # Notebooks are beside the package in a checkout, and inside it in a wheel.
     checkout = (PACKAGE.parent / "pyproject.toml").is_file()
@@ -62,8 +62,7 @@ def find() -> Path | None:
 def fill(folder: Path = WORK) -> list[Path]:
     """Copies the published files that are missing in `folder`, and returns the new ones; changes nothing that exists.
 
-    Raises:
-        RuntimeError: `folder` cannot be written to.
+    Raises RuntimeError if `folder` cannot be written to.
     """
     return [_copy(path, folder / name) for name, path in published().items() if not (folder / name).exists()]
 
@@ -90,15 +89,10 @@ def _text(path: Path) -> str:
 
 
 def reset(which: str, folder: Path | None = None) -> list[tuple[Path, Path | None]]:
-    """Restores notebooks; returns each, and where the learner's is kept (None if it was unchanged).
+    """Restores the notebook whose name begins with `which`, such as `04`, or `all`, in the folder that `find` finds.
 
-    Args:
-        which: the beginning of one notebook's name, such as `04`, or `all`.
-        folder: the learner's folder; by default the one that `find` finds.
-
-    Raises:
-        ValueError: no notebook, or more than one, begins so.
-        RuntimeError: no folder is given, and there is none here.
+    Returns each, and where the learner's is kept (None if it was unchanged). Raises ValueError if no notebook begins
+    so, or more than one, and RuntimeError if no folder is given and there is none here.
     """
     lessons = {name: path for name, path in published().items() if path.suffix == ".ipynb"}
     found = list(lessons) if which == "all" else [name for name in lessons if name.startswith(which)]
@@ -119,11 +113,8 @@ def _bring_back(path: Path, target: Path) -> tuple[Path, Path | None]:
 
 def _keep(target: Path) -> Path:
     """Renames a file to the first free one of `.bak`, `.bak2`, `.bak3`, so that no earlier copy is lost."""
-    number, kept = 1, target.with_name(target.name + ".bak")
-    while kept.exists():
-        number += 1
-        kept = target.with_name(f"{target.name}.bak{number}")
-    return target.rename(kept)
+    places = (target.with_name(f"{target.name}.bak{number}") for number in chain([""], count(2)))
+    return target.rename(next(place for place in places if not place.exists()))
 
 
 def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
@@ -132,9 +123,7 @@ def take_port(first: int = FIRST_PORT) -> tuple[int, socket.socket]:
     Thirty people who start at the same time would all find the same port free. So each first binds the UDP port of the
     same number, which only one of them can do. JupyterLab, which replaces this process, inherits the socket.
 
-    Raises:
-        ValueError: `first` is not a port.
-        RuntimeError: a hundred ports in a row are taken.
+    Raises ValueError if `first` is not a port, and RuntimeError if a hundred ports in a row are taken.
     """
     if not 0 < first < 65536:  # 0 would be any port, and the address is printed before JupyterLab chooses one
         raise ValueError(f"the port is {first}; give a number from 1 to 65535, such as {FIRST_PORT}")
@@ -220,16 +209,11 @@ def check_jupyters_folder() -> None:
 def lab(
     folder: Path | None = None, *, port: int = FIRST_PORT, browser: bool | None = None, options: Sequence[str] = ()
 ) -> NoReturn:
-    """Fills `folder`, prints the address, and replaces this process with JupyterLab.
+    """Fills `folder`, prints the address, and replaces this process with JupyterLab, which `options` are for.
 
-    Args:
-        folder: the learner's folder; by default the one that `find` finds, or `work/`, which is made.
-        port: the first port to try; the next free one is used.
-        browser: whether to open one; by default where there is a display.
-        options: for JupyterLab itself.
-
-    Raises:
-        RuntimeError: JupyterLab is not installed, no port is free, or a folder cannot be written to.
+    The folder is by default the one that `find` finds, or `work/`, which is made; the port the first free one from
+    `port` on; a browser opens by default where there is a display. Raises RuntimeError if JupyterLab is not installed,
+    no port is free, or a folder cannot be written to.
     """
     if importlib.util.find_spec("jupyterlab") is None:
         raise RuntimeError('JupyterLab is not installed here; pip install -c constraints.txt "zerolab[lab]"')

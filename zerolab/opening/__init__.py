@@ -16,7 +16,7 @@ from zerolab.opening.found import Foreign, Found
 from zerolab.opening.together import together
 from zerolab.recording.events import count
 from zerolab.recording.recording import Recording
-from zerolab.runtime.waiting import says, waiting
+from zerolab.runtime.waiting import waiting
 
 __all__ = ["Foreign", "describe", "open_files", "read", "together"]
 
@@ -42,45 +42,35 @@ def describe(recording: Recording) -> str:
     there = named if missing else count(recording.world_size, "rank")
     first = info.first_step
     numbered = f" ({first - 1} to {first + info.steps - 2} by torch's count)" if first is not None else ""
+    unfinished = ", ".join(str(rank.rank) for rank in recording.ranks if not rank.complete)
     lines = [
         f"{info.origin}: {there}, {count(info.steps, 'step')}{numbered}, {recording.counted}",
         f"torch {info.torch or 'of an unknown version'}, {info.backend or 'no backend'}, {info.device}",
         *(f"not in it: {lack}" for lack in info.lacks),
-        *([f"{info.clocks}"] if info.clocks else []),
+        info.clocks,
+        f"not ended: what rank {unfinished} asked for last" if unfinished else None,
     ]
-    unfinished = [str(rank.rank) for rank in recording.ranks if not rank.complete]
-    return "\n".join(
-        [*lines, *([f"not ended: what rank {', '.join(unfinished)} asked for last"] if unfinished else [])]
-    )
+    return "\n".join(line for line in lines if line)
 
 
 def read(path: str | os.PathLike[str]) -> Found:
     """What one file says. Raises as `open_files`."""
-    name = Path(path).name
-
-    def tell(done: int, size: int) -> None:
-        says(f"reading {name}: {done >> 20:,} of {size >> 20:,} MB")
-
-    with waiting(f"reading {name}"), closing(contents.Stream(Path(path), tell)) as stream:
-        return _read(stream)
-
-
-def _read(stream: contents.Stream) -> Found:
-    if contents.is_pickle(stream):
-        document = pickles.loads(stream.all(), stream.name)
-        if snapshot.is_one(document):
-            return snapshot.read(document, stream.name)
-        what = "a pickle of plain values"
-    else:
-        head = stream.peek()
-        if b'"zerolab-recording"' in head[:200]:
-            raise Foreign(f"{stream.name!r} is a recording already: zerolab play shows it")
-        if b'"entries"' not in head or b'"traceEvents"' in head:
-            return kineto.read(stream)
-        document = contents.document(stream)
-        what = "JSON"
-    if flight.is_one(document):
-        return flight.read(document, stream.name)
-    raise Foreign(
-        f"{stream.name!r} is {what}, but neither a dump of the flight recorder nor a memory snapshot of torch"
-    )
+    with waiting(f"reading {Path(path).name}"), closing(contents.Stream(Path(path))) as stream:
+        if contents.is_pickle(stream):
+            document = pickles.loads(stream.all(), stream.name)
+            if snapshot.is_one(document):
+                return snapshot.read(document, stream.name)
+            what = "a pickle of plain values"
+        else:
+            head = stream.peek()
+            if b'"zerolab-recording"' in head[:200]:
+                raise Foreign(f"{stream.name!r} is a recording already: zerolab play shows it")
+            if b'"entries"' not in head or b'"traceEvents"' in head:
+                return kineto.read(stream)
+            document = contents.document(stream)
+            what = "JSON"
+        if flight.is_one(document):
+            return flight.read(document, stream.name)
+        raise Foreign(
+            f"{stream.name!r} is {what}, but neither a dump of the flight recorder nor a memory snapshot of torch"
+        )

@@ -4,11 +4,11 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from zerolab.opening.found import Foreign
+from zerolab.runtime.waiting import says
 
 HEAD = 1 << 16
 INFLATED = 400  # gzip shrinks a trace 20 to 60 times; a file that expands further than this was made to exhaust memory
@@ -24,21 +24,19 @@ _OTHERS = (
     (b"<html", "a page of HTML: give the file that it was made from"),
     (b"\n", "a text, or Perfetto's own file: give torch.profiler's JSON, as export_chrome_trace() writes it"),
 )
-Tell = Callable[[int, int], None]
-"""Hears how many bytes of how many have been read."""
 
 
 class Stream:
     """A file's bytes, in order. Raises Foreign if it is no file, is damaged, or expands to far more than its size."""
 
-    def __init__(self, path: Path, tell: Tell) -> None:
+    def __init__(self, path: Path) -> None:
         if path.is_dir():
             raise Foreign(f"{str(path)!r} is a folder: name the files in it, one of each rank")
         if not path.exists():
             raise FileNotFoundError(f"{str(path)!r} does not exist: check the name")
         if not path.is_file():
             raise Foreign(f"{str(path)!r} is no file, but a device or a pipe: write what comes out of it into a file")
-        self.name, self._tell, self.size = path.name, tell, path.stat().st_size
+        self.name, self.size = path.name, path.stat().st_size
         self._raw: BinaryIO = path.open("rb")
         self._given = 0
         packed = self._raw.read(2) == b"\x1f\x8b"
@@ -54,7 +52,7 @@ class Stream:
         self._given += len(data)
         if self._given > HEAD + INFLATED * self.size:
             raise Foreign(f"{self.name!r} unpacks to more than {INFLATED} times its size, as no trace does")
-        self._tell(self._raw.tell(), self.size)
+        says(f"reading {self.name}: {self._raw.tell() >> 20:,} of {self.size >> 20:,} MB")
         return data
 
     def peek(self) -> bytes:

@@ -8,7 +8,6 @@ what its entries mean torch/distributed/flight_recorder/components.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -43,20 +42,22 @@ def read(document: dict[str, Any], name: str, groups: Mapping[str, tuple[int, ..
 class _Dump:
     def __init__(self, document: dict[str, Any], name: str, groups: Mapping[str, tuple[int, ...]]) -> None:
         self.document, self.name = document, name
+        for entry in document["entries"]:
+            if not isinstance(entry, dict):
+                raise self._damaged(entry)
         self.groups = {**groups, **self._groups()}
+        # Gloo lists only the last group made, without its name: that of all ranks, if nothing was sent within another.
+        if "" in self.groups and all(_group(entry) == _DEFAULT for entry in document["entries"]):
+            self.groups.setdefault(_DEFAULT, self.groups[""])
         self.said = Found(name, found.FLIGHT, rank=rank_in(name), groups=self.groups, document=document)
 
     def found(self) -> Found:
         said, document = self.said, self.document
-        for entry in document["entries"]:
-            if not isinstance(entry, dict):
-                raise self._damaged("an entry", entry)
         for entry in _with_ends_of_batches(document["entries"]):
             self._add(entry)
         if not said.events:
-            raise Foreign(
-                f"{self.name!r} is a {found.FLIGHT} without an entry: set TORCH_FR_BUFFER_SIZE before the run"
-            )
+            remedy = "set TORCH_FR_BUFFER_SIZE before the run"
+            raise Foreign(f"{self.name!r} is a {found.FLIGHT} without an entry: {remedy}")
         versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
         said.versions = {key: found.text(value) for key, value in versions.items() if value}
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
@@ -73,7 +74,7 @@ class _Dump:
         backend, _, words = called.partition(":")
         if type(created) is not int or not 0 <= created < 1 << 62 or type(number) is not int:
             self._refuse_old()
-            raise self._damaged("an entry", {"time_created_ns": created, "collective_seq_id": number})
+            raise self._damaged({"time_created_ns": created, "collective_seq_id": number})
         frames = list(frames_of(entry.get("frames")))
         op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
         op = op or sizes.word(words.split(" ")[0])
@@ -83,22 +84,15 @@ class _Dump:
         message = self._message(op, entry, int(ends[2]) if ends else None)
         done = entry.get("time_discovered_completed_ns") or 0
         ended = done if type(done) is int and created <= done < 1 << 62 else created
-        unfinished = _is_unfinished(entry)
-        self.said.complete = self.said.complete and not unfinished
-        fields = message.fields | ({"text": UNFINISHED} if unfinished else {})
-        event = Event(
-            0, 0, created, ended, 0, "setup", "collective", op, source=line_of(frames, self.said),
-            number=None if op in ("send", "recv") or message.ranks is None else number, **fields,
-        )  # fmt: skip
+        fields = message._asdict() | ({"text": UNFINISHED} if _is_unfinished(entry) else {})
+        fields["number"] = None if op in ("send", "recv") or message.group is None else number
+        source = line_of(frames, self.said)
+        self.said.events.append(Event(0, 0, created, ended, 0, "setup", "collective", op, source=source, **fields))
         self.said.backend = self.said.backend or backend
         self.said.device = "cuda" if backend == "nccl" else "cpu"
-        self.said.events.append(event)
 
     def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
-        name = _group(entry)
-        ranks = self.groups.get(name)
-        if ranks is None and name == _DEFAULT and self._only_default:
-            ranks = self.groups.get("")
+        ranks = self.groups.get(_group(entry))
         side = "output" if op in ("reduce_scatter", "scatter", "all_to_all") else "input"
         kinds, share = entry.get(f"{side}_dtypes"), sizes.elements(entry.get(f"{side}_sizes"))
         if op in ("reduce_scatter", "scatter") and ranks and share == sizes.elements(entry.get("input_sizes")):
@@ -107,11 +101,6 @@ class _Dump:
         if peer is not None:  # torch writes the peer's place in the group
             peer = sorted(ranks)[peer] if ranks and peer < len(ranks) else None
         return sizes.message(op, kind, share, ranks, peer)
-
-    @cached_property
-    def _only_default(self) -> bool:
-        """Whether nothing was sent within another group: gloo lists only the last group made, without its name."""
-        return len({_group(entry) for entry in self.document["entries"]}) == 1
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
         listed = self.document.get("pg_config")
@@ -125,8 +114,8 @@ class _Dump:
             said = f"{self.name!r} is a {found.FLIGHT} of version {found.short(version)}, written by torch before 2.4"
             raise Foreign(f"{said}, which numbers collectives in another way: run the training with torch 2.4 or later")
 
-    def _damaged(self, what: str, value: object) -> Foreign:
-        return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: {what} is {found.short(value)}; fetch it again")
+    def _damaged(self, entry: object) -> Foreign:
+        return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: an entry is {found.short(entry)}; fetch it again")
 
 
 def _with_ends_of_batches(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

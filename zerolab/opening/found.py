@@ -44,7 +44,6 @@ class Found:
     sources: dict[str, Source] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
     document: dict[str, Any] | None = None  # of a dump, which a trace's groups say more of
-    complete: bool = True  # False if something in it had not ended
 
     @property
     def said(self) -> str:

@@ -7,9 +7,10 @@ torch/csrc/distributed/c10d/ParamCommsUtils.hpp, torch/csrc/profiler/util.h; tra
 """
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 from math import isfinite
 from typing import Any, NamedTuple, TypeGuard
 
@@ -21,7 +22,7 @@ from zerolab.opening.scan import Object, Scan, text
 from zerolab.recording import c10d
 from zerolab.recording.events import COMMUNICATION, Event, Interval, Phase
 from zerolab.recording.exchanges import PHASES_OF
-from zerolab.recording.labels import module_of
+from zerolab.recording.wrappers import module_of
 
 WANTED = re.compile(
     rb'"name"\s*:\s*"(?:c10d::|record_param_comms"|gloo:|nccl|FSDP::|ProfilerStep#|Optimizer\.step#|'
@@ -29,7 +30,7 @@ WANTED = re.compile(
 )
 _KINDS = ("cpu_op", "user_annotation", "kernel")
 _PASS = re.compile(r"FSDP::(pre_forward|post_forward|pre_backward|post_backward_\w+)(?: \((.*)\))?")
-_NO_SCHEMA = "it has no schemaVersion, as torch.profiler writes it"
+_TORCH = ("torch", "torch_version", "pytorch", "pytorch_version")
 _VERSIONS = ("schemaVersion", "cupti_version", "cuda_runtime_version", "cuda_driver_version")
 _SETTINGS = ("wait", "init", "start_coalescing", "end_coalescing")  # record_param_comms of what is no collective
 _DEEP = 16  # labels that can lie in one another
@@ -56,15 +57,17 @@ def read(stream: Stream) -> Found:
     base = scan.about.get("baseTimeNanoseconds", 0)
     if type(base) is not int or not 0 <= base < 1 << 62:
         raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {base!r}; export it again")
-    bars = sorted(_bar(event, base, stream.name) for event in raw)
+    bars = [_bar(event, base, stream.name) for event in raw]
+    bars.sort(key=lambda bar: (bar.start, -bar.end))  # an enclosing bar before those inside it
     return _Trace(stream.name, scan.about, bars).found()
 
 
 def _whose(about: Object) -> str:
-    title = (about.get("otherData") or {}) if isinstance(about.get("otherData"), dict) else {}
-    if "simulated" in title:
+    title = about.get("otherData")
+    if isinstance(title, dict) and "simulated" in title:
         return "zerolab made it of a recording, so play the recording"
-    return f"{_NO_SCHEMA}; record with torch.profiler and export_chrome_trace()"
+    remedy = "record with torch.profiler and export_chrome_trace()"
+    return f"it has no schemaVersion, as torch.profiler writes it; {remedy}"
 
 
 def _bar(event: Object, base: int, name: str) -> Bar:
@@ -73,20 +76,11 @@ def _bar(event: Object, base: int, name: str) -> Bar:
         raise Foreign(f"{name!r} is damaged: {text(event.get('name'))[:60]!r} began at {start!r}; export it again")
     begun = base + round(start * 1000)
     thread = str(event.get("pid")), str(event.get("tid"))
-    return _Ordered(begun, begun + round(length * 1000), thread, text(event["name"]), text(event["cat"]), args)
+    return Bar(begun, begun + round(length * 1000), thread, text(event["name"]), text(event["cat"]), args)
 
 
 def _is_time(value: Any) -> TypeGuard[float]:
     return type(value) in (int, float) and isfinite(value) and abs(value) < 1e17
-
-
-class _Ordered(Bar):
-    """A bar, sorted by time; of equal ones the longer first, so that an enclosing bar comes before those inside it."""
-
-    __slots__ = ()
-
-    def __lt__(self, other: tuple[Any, ...]) -> bool:
-        return (self[0], -self[1]) < (other[0], -other[1])
 
 
 class _Trace:
@@ -103,7 +97,7 @@ class _Trace:
             bar for bar in bars if bar.name.startswith(("autograd::engine::evaluate", "Optimizer."))
         )
         self.numbers, self.windows = self._steps()
-        self._labels = _Labels(self.marks)
+        self._labels = self._by_thread()
         self._carried = self._by_thread_pool()
         self._comms = [bar for bar in bars if bar.name == "record_param_comms"]
         self._starts = [bar.start for bar in self._comms]
@@ -111,7 +105,8 @@ class _Trace:
 
     def found(self) -> Found:
         """The events, and what is missing."""
-        events = [*self._passes(), *self._updated(), *self._collectives()]
+        updates = [self._event("optimizer", "step", bar[:2], "step") for bar in self.updates]
+        events = [*self._passes(), *updates, *self._collectives()]
         if not events:
             raise Foreign(
                 f"{self.name!r} is a trace of torch.profiler with neither collectives nor updates in it: record "
@@ -120,10 +115,8 @@ class _Trace:
         said = Found(self.name, found.KINETO, events=events)
         said.rank, said.world_size = self._count("rank"), self._count("world_size")
         said.host = text(self.about["host_name"]) if "host_name" in self.about else None
-        versions = {name: self.about[name] for name in _VERSIONS if name in self.about}
-        said.versions = {name: str(value) for name, value in versions.items()}
-        if "nccl_version" in self.shared:
-            said.versions["NCCL"] = str(self.shared["nccl_version"])
+        versions = {name: self.about.get(name) for name in _VERSIONS} | {"NCCL": self.shared.get("nccl_version")}
+        said.versions = {name: str(value) for name, value in versions.items() if value is not None}
         said.groups, said.steps = self.groups, self.numbers
         said.backend = text(self.shared["backend"]) if "backend" in self.shared else None
         said.device = "cuda" if self.about.get("deviceProperties") or self._kernels else "cpu"
@@ -148,12 +141,8 @@ class _Trace:
     def _groups(self) -> dict[str, tuple[int, ...]]:
         """The ranks of each process group that the trace lists, by its name."""
         listed = self.shared.get("pg_config")
-        groups: dict[str, tuple[int, ...]] = {}
-        for one in listed if isinstance(listed, list) else []:
-            ranks = one.get("ranks") if isinstance(one, dict) else None
-            if isinstance(ranks, list) and ranks and all(type(rank) is int for rank in ranks):
-                groups[str(one.get("pg_name"))] = tuple(ranks)
-        return groups
+        groups = [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
+        return {str(one.get("pg_name")): ranks for one in groups if (ranks := sizes.numbers(one.get("ranks")))}
 
     # When.
 
@@ -164,8 +153,7 @@ class _Trace:
             return [int(bar.name.split("#")[1]) for bar in said], [(bar.start, bar.end) for bar in said]
         windows: list[Interval] = []
         begun = self.bars[0].start if self.bars else 0
-        for place, update in enumerate(self.updates):
-            following = self.updates[place + 1] if place + 1 < len(self.updates) else None
+        for update, following in zip_longest(self.updates, self.updates[1:]):
             # Two optimizers after one backward end the same step.
             if following is None or any(update.end <= start < following.start for start, _ in self.backward):
                 windows.append((begun, update.end))
@@ -190,10 +178,6 @@ class _Trace:
 
     # What.
 
-    def _updated(self) -> Iterator[Event]:
-        for bar in self.updates:
-            yield self._event("optimizer", "step", bar[:2], "step")
-
     def _passes(self) -> Iterator[Event]:
         """Forwards and backwards: of each module that FSDP2 names, or else of the model."""
         labels = [(bar, match) for bar in self.marks if (match := _PASS.fullmatch(bar.name))]
@@ -212,24 +196,19 @@ class _Trace:
 
     def _of_modules(self, labels: list[tuple[Bar, re.Match[str]]]) -> Iterator[Event]:
         """A module's pass lasts from what FSDP2 does before it to what it does after it."""
-        begun: dict[tuple[str, str], int] = {}
-        ended: dict[tuple[str, str], int] = {}
+        passes: dict[tuple[Phase, str], list[tuple[int, ...]]] = defaultdict(list)  # start, and end if there is one
         for bar, match in labels:
-            moment, _, way = match[1].partition("_")
-            key = ("forward" if way.startswith("forward") else "backward", match[2] or ROOT)
+            moment, _, name = match[1].partition("_")
+            way: Phase = "forward" if name.startswith("forward") else "backward"
+            mine = passes[way, match[2] or ROOT]
             if moment == "pre":
-                yield from self._one_pass(key, begun, ended)
-                begun[key] = bar.start
-            elif key in begun:
-                ended[key] = bar.end
-        for key in list(begun):
-            yield from self._one_pass(key, begun, ended)
-
-    def _one_pass(self, key: tuple[str, str], begun: dict[Any, int], ended: dict[Any, int]) -> Iterator[Event]:
-        start, end = begun.pop(key, None), ended.pop(key, None)
-        if start is not None and end is not None:
-            way: Any = key[0]
-            yield self._event("module", way, (start, end), way, unit=key[1])
+                mine.append((bar.start,))
+            elif mine:
+                mine[-1] = mine[-1][0], bar.end
+        for (way, unit), times in passes.items():
+            for start, *ends in times:
+                for end in ends:
+                    yield self._event("module", way, (start, end), way, unit=unit)
 
     def _collectives(self) -> Iterator[Event]:
         outermost: dict[tuple[Any, Any], int] = {}
@@ -247,16 +226,29 @@ class _Trace:
             more: dict[str, Any] = {}
             if kernel is not None:
                 more = {"stream": COMMUNICATION, "device_start": kernel.start, "device_end": kernel.end}
-            unit = self._labels.unit(bar)
+            unit = self._unit(bar)
             times = bar.start, max(bar.end, carried.end) if carried else bar.end
-            yield self._event("collective", op, times, PHASES_OF.get(op), unit=unit, **message.fields, **more)
+            yield self._event("collective", op, times, PHASES_OF.get(op), unit=unit, **message._asdict(), **more)
 
     def _said_of(self, bar: Bar) -> list[Object]:
         """What `record_param_comms` within an operator says."""
-        first = bisect_right(self._starts, bar.start - 1)
-        last = bisect_right(self._starts, bar.end)
+        first, last = bisect_left(self._starts, bar.start), bisect_right(self._starts, bar.end)
         inside = [one.args for one in self._comms[first:last] if one.thread == bar.thread]
         return [args for args in inside if str(args.get("Collective name")) not in _SETTINGS]
+
+    def _by_thread(self) -> dict[Any, list[tuple[int, int, str]]]:
+        """What FSDP2 says that it sends for, by thread."""
+        labels: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
+        for bar in self.marks:
+            if (unit := module_of(bar.name)) is not None:
+                labels[bar.thread].append((bar.start, bar.end, unit))
+        return labels
+
+    def _unit(self, bar: Bar) -> str | None:
+        """The module that the innermost label around a bar names."""
+        labels = self._labels.get(bar.thread, [])
+        last = bisect_right(labels, (bar.start, 1 << 62))
+        return next((unit for _, end, unit in reversed(labels[max(0, last - _DEEP) : last]) if bar.end <= end), None)
 
     def _by_thread_pool(self) -> dict[str, deque[Bar]]:
         """What the backend itself says, by its own name for it, in order: gloo's threads take the oldest first."""
@@ -277,25 +269,6 @@ class _Trace:
             if pool and (word.startswith("gloo") or pool[0].start <= bar.end):
                 return pool.popleft()
         return None
-
-
-_TORCH = ("torch", "torch_version", "pytorch", "pytorch_version")
-
-
-class _Labels:
-    """What FSDP2 says that it sends for, by thread."""
-
-    def __init__(self, marks: list[Bar]) -> None:
-        self._of: dict[Any, list[tuple[int, int, str]]] = defaultdict(list)
-        for bar in marks:
-            if (unit := module_of(bar.name)) is not None:
-                self._of[bar.thread].append((bar.start, bar.end, unit))
-
-    def unit(self, bar: Bar) -> str | None:
-        """The module that the innermost label around a bar names."""
-        labels = self._of.get(bar.thread, [])
-        last = bisect_right(labels, (bar.start, 1 << 62))
-        return next((unit for _, end, unit in reversed(labels[max(0, last - _DEEP) : last]) if bar.end <= end), None)
 
 
 def _joined(bars: Iterable[Bar]) -> list[Interval]:

@@ -91,10 +91,9 @@ class Scan:
             rest = self._loaded(b'{"traceEvents":0' + end[closing + 1 :])
             if rest is not None and end[:closing].rstrip()[-1:] in (b"}", b"", b"["):
                 longest = rest
-        if longest is not None:
-            self.about |= longest
-            return
-        raise Foreign(f"{self.name!r} is half a file: its events do not end; fetch it again, or export it again")
+        if longest is None:
+            raise Foreign(f"{self.name!r} is half a file: its events do not end; fetch it again, or export it again")
+        self.about |= longest
 
     def _loaded(self, data: bytes) -> Object | None:
         try:

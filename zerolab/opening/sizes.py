@@ -37,33 +37,28 @@ def word(name: str) -> str:
 
 
 class Message(NamedTuple):
-    """A collective's whole buffer, the ranks that take part, and what a rank must send; None is not recorded."""
+    """What an event has of a collective: its whole buffer, and what a rank must send; None is not recorded.
+
+    The group is all ranks' until it is known how many there are.
+    """
 
     dtype: str | None = None
     numel: int = 0
-    ranks: tuple[int, ...] | None = None
-    sent: int = 0
+    logical_bytes: int = 0
+    group: tuple[int, ...] | None = None
     peer: int | None = None
     text: str | None = None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        """What an event has of it; the group is all ranks' until it is known how many there are."""
-        sized = {"dtype": self.dtype, "numel": self.numel, "logical_bytes": self.sent}
-        return sized | {"group": self.ranks, "peer": self.peer, "text": self.text}
 
 
 def message(op: str, kind: str, share: int | None, ranks: tuple[int, ...] | None, peer: int | None = None) -> Message:
     """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others."""
-    if op == "barrier":
-        return Message(ranks=ranks, text=None if ranks else NO_GROUP)
-    if ranks is None:
+    if not ranks:
         return Message(text=NO_GROUP)
     dtype, width = _TYPES.get(kind.lower(), (None, 0))
-    if share is None or dtype is None:
-        return Message(ranks=ranks, peer=peer)
+    if op == "barrier" or share is None or dtype is None:
+        return Message(group=ranks, peer=None if op == "barrier" else peer)
     numel = share * len(ranks) if op in (*_GATHERS, *_SCATTERS) else share
-    return Message(dtype, numel, ranks, c10d.logical_bytes(op, numel * width, len(ranks)), peer)
+    return Message(dtype, numel, c10d.logical_bytes(op, numel * width, len(ranks)), ranks, peer)
 
 
 def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
@@ -80,20 +75,15 @@ def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Map
         side = "Out msg nelems" if op in (*_SCATTERS, "all_to_all") else "In msg nelems"
         counts = [count for comm in comms if type(count := comm.get(side)) is int and count >= 0]
         share = sum(counts) if len(counts) == len(comms) else None
-        peer = next(
-            (comm[end] for comm in comms for end in ("Dst Rank", "Src Rank") if type(comm.get(end)) is int), None
-        )
+        ends = [comm.get(end) for comm in comms for end in ("Dst Rank", "Src Rank")]
+        peer = next((rank for rank in ends if type(rank) is int), None)
         return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer)
-    place = 1 if op in _GATHERS else 0
     ranks = next(iter(groups.values())) if len(groups) == 1 else None
-    kind, share = _shape(asked, place)
-    if share is None or kind.lower() not in _TYPES:
-        other, given = _shape(carried, 0)
-        kind = other if kind.lower() not in _TYPES else kind
-        if share is None and ranks:
-            # gloo reduces the whole buffer where a scatter was asked for.
-            share = given // len(ranks) if given is not None and op in _SCATTERS else given
-    return message(op, kind, share, ranks)
+    (kind, share), (other, given) = _shape(asked, 1 if op in _GATHERS else 0), _shape(carried, 0)
+    if share is None and ranks:
+        # gloo reduces the whole buffer where a scatter was asked for.
+        share = given // len(ranks) if given is not None and op in _SCATTERS else given
+    return message(op, kind if kind.lower() in _TYPES else other, share, ranks)
 
 
 def _shape(args: Args, place: int) -> tuple[str, int | None]:
@@ -102,10 +92,9 @@ def _shape(args: Args, place: int) -> tuple[str, int | None]:
     if not (isinstance(dims, list) and isinstance(kinds, list) and place < min(len(dims), len(kinds))):
         return "", None
     kind, shape = str(kinds[place]), dims[place]
-    if not isinstance(shape, list) or not kind or (kind == "TensorList" and not shape):
+    if not kind or not (shape if kind == "TensorList" else isinstance(shape, list)):
         return kind, None
-    shapes = shape if kind == "TensorList" else [shape]
-    return kind, elements(shapes)
+    return kind, elements(shape if kind == "TensorList" else [shape])
 
 
 def elements(shapes: Any) -> int | None:

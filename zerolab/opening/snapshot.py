@@ -5,6 +5,7 @@ source, not what a tensor is for: all bytes count as `other`. Source: torch/cuda
 """
 
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from zerolab.opening import found
@@ -48,12 +49,9 @@ def read(document: dict[str, Any], name: str) -> Found:
 def _in_use(segments: Any) -> int:
     """The bytes of the blocks that are in use, or wait to be freed, when the snapshot is made."""
     blocks = [block for one in segments if isinstance(one, dict) for block in one.get("blocks") or ()]
-    used = (block for block in blocks if isinstance(block, dict) and _is_used(block.get("state")))
+    states = ((block, block.get("state")) for block in blocks if isinstance(block, dict))
+    used = (block for block, state in states if isinstance(state, str) and state.startswith("active"))
     return sum(_size(block) or 0 for block in used)
-
-
-def _is_used(state: Any) -> bool:
-    return isinstance(state, str) and state.startswith("active")
 
 
 def _size(entry: dict[str, Any]) -> int | None:
@@ -72,12 +70,8 @@ def _levels(trace: list[Any], end: int, name: str) -> list[tuple[int, int, dict[
             raise Foreign(f"{name!r} is a damaged {found.SNAPSHOT}: an entry is {found.short(entry)}; fetch it again")
         if time:
             changes.append((time * 1000, size if entry["action"] == _ALLOCATES else -size, entry))
-    level = end - sum(change for _, change, _ in changes)
-    found_levels = []
-    for time, change, entry in changes:
-        level += change
-        found_levels.append((time, max(0, level), entry))
-    return found_levels
+    _, *levels = accumulate((change for _, change, _ in changes), initial=end - sum(change for _, change, _ in changes))
+    return [(time, max(0, level), entry) for (time, _, entry), level in zip(changes, levels, strict=True)]
 
 
 def _moments(levels: list[tuple[int, int, dict[str, Any]]]) -> Iterator[tuple[int, int, dict[str, Any]]]:

@@ -1,6 +1,6 @@
 """All ranks' files as one recording: checked for agreement, on one clock, with a list of what none of them says."""
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ from itertools import combinations, count
 from typing import Any
 
 from zerolab.opening import found, sizes
-from zerolab.opening.flight import rank_in
+from zerolab.opening.flight import UNFINISHED, rank_in
 from zerolab.opening.flight import read as read_dump
 from zerolab.opening.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
 from zerolab.recording import clocks
@@ -150,7 +150,7 @@ def _rank(rank: int, world_size: int, files: list[Found]) -> RankRecording:
     events = _placed(events, rank, world_size)
     info = _info(files, events, _lacks(files, events))
     units = tuple(UnitInfo(name, 0, 0, "", ()) for name in dict.fromkeys(e.unit for e in events if e.unit))
-    complete = all(one.complete for one in files)
+    complete = all(event.text != UNFINISHED for one in files for event in one.events)
     return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
 
 
@@ -180,19 +180,16 @@ def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
         flight = read_dump(flight.document, flight.name, trace.groups)
     entries = sorted(flight.events, key=lambda entry: entry.t_start)
     times = [entry.t_start for entry in entries]
-    sent = {id(event) for event in events if event.kind == "collective"}
-    filled, matched = [], 0
+    filled, sent, matched = [], 0, 0
     for event in events:
-        place = bisect_right(times, event.t_end) - 1
-        entry = entries[place] if place >= 0 and times[place] >= event.t_start and id(event) in sent else None
-        if entry is None or entry.op != event.op:
-            filled.append(event)
-            continue
-        matched += 1
-        more: dict[str, Any] = {"source": entry.source}
-        if event.dtype is None:
-            fields = ("dtype", "numel", "logical_bytes", "group", "peer", "text")
-            more |= {name: getattr(entry, name) for name in fields}
+        more: dict[str, Any] = {}
+        if event.kind == "collective":
+            sent += 1
+            begun = entries[bisect_left(times, event.t_start) : bisect_right(times, event.t_end)]
+            if begun and begun[-1].op == event.op:
+                matched += 1
+                names = ("source", *(sizes.Message._fields if event.dtype is None else ()))
+                more = {name: getattr(begun[-1], name) for name in names}
         filled.append(replace(event, **more))
     if sent and not matched:
         raise Foreign(f"{trace.name!r} and {flight.name!r} have no collective in common: {SAME_RUN}")
@@ -201,16 +198,14 @@ def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
 
 def _with_memory(events: list[Event], levels: list[Event]) -> list[Event]:
     """The events with the live bytes at their ends, and the moments of the snapshot among them."""
-    times = [level.t_start for level in levels]
+    times, live = [level.t_start for level in levels], [{}, *(level.live for level in levels)]
+    filled = [replace(event, live=live[bisect_right(times, event.t_end)]) for event in events]
     steps = sorted((event.t_start, event.step, event.phase) for event in events)
-    inside = []
     for level in levels:
         place = bisect_right(steps, level.t_start, key=lambda one: one[0]) - 1
         _, step, phase = steps[place] if place >= 0 else (0, 0, level.phase)
-        inside.append(replace(level, step=step, phase=phase))
-    known = [bisect_right(times, event.t_end) - 1 for event in events]
-    live = [levels[place].live if place >= 0 else {} for place in known]
-    return [*(replace(event, live=level) for event, level in zip(events, live, strict=True)), *inside]
+        filled.append(replace(level, step=step, phase=phase))
+    return filled
 
 
 def _placed(events: list[Event], rank: int, world_size: int) -> list[Event]:

@@ -1,7 +1,7 @@
 // The beats of two recordings side by side: what both do with a unit is one stop, and where only one of them does
 // something, the other rests and says why.
 
-import { size } from "./derived.js";
+import { grouped, size } from "./derived.js";
 import { MOVED } from "./events.js";
 
 /**
@@ -20,25 +20,12 @@ const ABOUT = 1;
  * @returns {Stop[]}
  */
 export function align(first, second) {
-  const sides = [first, second].map(({ list }) => byStep(list));
+  const sides = [first, second].map(({ list }) => grouped(list.keys(), (place) => list[place].step));
   const steps = [...new Set(sides.flatMap((side) => [...side.keys()]))].sort((a, b) => a - b);
   return steps.flatMap((step) => {
     const [left, right] = sides.map((side) => side.get(step) ?? []);
     return matched(first.list, second.list, left, right).map((beats) => ({ step, beats }));
   });
-}
-
-/**
- * The places of the beats of each step.
- * @param {Beat[]} list
- */
-function byStep(list) {
-  /** @type {Map<number, number[]>} */
-  const steps = new Map();
-  list.forEach(({ step }, place) => {
-    steps.set(step, [...(steps.get(step) ?? []), place]);
-  });
-  return steps;
 }
 
 /**

@@ -10,7 +10,6 @@ import { ghostOf, hasState, highestOf, saving, stackOf } from "./strata.js";
  * @import { Ghost } from "./ghost.js"
  * @import { Model } from "./model.js"
  * @import { Ownership } from "./ownership.js"
- * @import { Palette } from "./palette.js"
  * @import { Filter, Frame } from "./types.d.ts"
  */
 
@@ -76,7 +75,10 @@ export class Bars {
       }
       pen.frame(0, y, pen.width, height, palette.hollow);
       const missing = this.ghost?.missing(rank, index) ?? 0;
-      if (missing) this.#outline(palette, x, y, missing * scale, height);
+      if (missing) {
+        pen.box(x, y, missing * scale, height, palette.ghost);
+        pen.frame(x, y, missing * scale, height, palette.muted, 1, [3, 2]);
+      }
       const peak = this.stack.length === STACK.length ? model.peaks[rank] : null;
       if (peak) pen.line(peak.bytes * scale - 1, y, peak.bytes * scale - 1, y + height, palette.ink, 2);
       const formula = hasState(this.stack) ? model.formulaOn("live") : null;
@@ -95,17 +97,5 @@ export class Bars {
     if (!model.folded) return;
     const formula = hasState(this.stack) ? model.formulaOn("live") : null;
     spreadBars(pen, palette, model, { y: this.below, scale: pen.width / this.top, stack: this.stack, index, formula });
-  }
-
-  /**
-   * What DDP would hold in addition to the bar.
-   * @param {Palette} palette @param {number} x @param {number} y @param {number} width @param {number} height
-   */
-  #outline(palette, x, y, width, height) {
-    const { pen } = this;
-    pen.box(x, y, width, height, palette.ghost);
-    pen.context.setLineDash([3, 2]);
-    pen.frame(x, y, width, height, palette.muted);
-    pen.context.setLineDash([]);
   }
 }

@@ -2,8 +2,10 @@
 // A collective over all its ranks is a beat, and so is the computing of one unit in between. They follow from the
 // events, not from the stage's name. What belongs to no unit, such as a check that ranks do the same, is none.
 
-import { codeOf } from "./derived.js";
+import { Sequence } from "./clock.js";
+import { codeOf, grouped } from "./derived.js";
 import { atStart, count, exact, spoken, words } from "./format.js";
+import { lastAtMost } from "./model.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -21,10 +23,14 @@ const LEFT = 0.1;
 /** "a quarter", where a number would have to be worked out. */
 const PARTS = ["", "all of it", "half", "a third", "a quarter"];
 
-/** The beats of a recording, in order, without gaps; `ticks` are the times of collectives that are no beats. */
-export class Beats {
+/**
+ * The beats of a recording, in order, without gaps; `ticks` are the times of collectives that are no beats.
+ * @extends {Sequence<Beat>}
+ */
+export class Beats extends Sequence {
   /** @param {Model} model @param {Story} story */
   constructor(model, story) {
+    super();
     this.model = model;
     this.story = story;
     this.turns = model.ofRank.map((places) => this.#turns(places));
@@ -33,10 +39,9 @@ export class Beats {
     /** @type {Map<number, Unit[]>} */
     this.units = new Map(); // a collective's first event -> the units that it moves
     this.#match();
-    const deeds = [...this.#collectives(), ...this.#passes(), ...this.#updates()];
-    /** @type {Beat[]} */
-    this.list = [];
+    const deeds = [...this.#collectives(), ...this.#ofRanks()];
     for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
+    this.starts = this.list.map(({ t0 }) => t0);
     for (const beat of this.list) beat.caption = this.#caption(beat);
     for (const beat of this.list) beat.seconds = this.#seconds(beat);
   }
@@ -46,31 +51,7 @@ export class Beats {
    * @param {number} time
    */
   at(time) {
-    let low = 0;
-    let high = this.list.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.list[middle].t0 <= time) low = middle;
-      else high = middle - 1;
-    }
-    return high < 0 ? -1 : low;
-  }
-
-  /**
-   * The place of the first beat of a step.
-   * @param {number | undefined} step
-   */
-  first(step) {
-    return this.list.findIndex((beat) => beat.step === step);
-  }
-
-  /**
-   * Whether a step ends with the beat at `place`; what came before the first step leads on into it.
-   * @param {number} place
-   */
-  ends(place) {
-    const [beat, next] = [this.list[place], this.list[place + 1]];
-    return !next || (next.step !== beat.step && beat.step > 0);
+    return this.list.length ? Math.max(0, lastAtMost(this.starts, time)) : -1;
   }
 
   /**
@@ -113,6 +94,11 @@ export class Beats {
     return this.turns[this.model.columns.rank[i]].get(i) ?? 0;
   }
 
+  /** @param {number} i */
+  #when(i) {
+    return `${this.model.window[i]}:${this.#turn(i)}`;
+  }
+
   /** Finds the units of every collective: the one it names; else the one whose turn it is among those of its size. */
   #match() {
     const { model } = this;
@@ -120,8 +106,8 @@ export class Beats {
     const pass = codeOf(payload.kinds, "module");
     const all = units.reduce((sum, unit) => sum + unit.padded, 0);
     const both = units.reduce((sum, unit) => sum + unit.numel, 0);
-    /** @type {Map<string, number[]>} */
-    const unnamed = new Map();
+    /** @type {number[]} */
+    const unnamed = [];
     for (const [head, ...rest] of model.collectives.values()) {
       // Of the lowest rank: whichever ended first may be another rank's each time.
       const first = rest.reduce((low, i) => (columns.rank[i] < columns.rank[low] ? i : low), head);
@@ -129,12 +115,10 @@ export class Beats {
       const n = columns.numel[first];
       if (unit) this.units.set(head, [unit]);
       else if (units.length > 1 && (n === all || n === both)) this.units.set(head, units);
-      else if (columns.step[first]) {
-        const like = `${columns.rank[first]}:${this.#turn(first)}:${columns.op[first]}:${n}`;
-        unnamed.set(like, [...(unnamed.get(like) ?? []), first]);
-      }
+      else if (columns.step[first]) unnamed.push(first);
     }
-    for (const places of unnamed.values()) {
+    const { rank, op, numel } = columns;
+    for (const places of grouped(unnamed, (i) => `${rank[i]}:${this.#turn(i)}:${op[i]}:${numel[i]}`).values()) {
       const [first] = places;
       const fits = (/** @type {number} */ i) => {
         const unit = units[columns.unit[i] - 1];
@@ -168,39 +152,26 @@ export class Beats {
       if (alone || (steps && this.story.acts[first] === "setup")) continue; // the latter is told of as one
       const op = payload.words[columns.op[first] - 1];
       // Systems that send a unit parameter by parameter are told of once.
-      const id = moved.length === 1 ? `${model.window[first]}:${this.#turn(first)}:${op}:${moved[0].name}` : key;
+      const id = moved.length === 1 ? `${this.#when(first)}:${op}:${moved[0].name}` : key;
       this.#add(deeds, id, "collective", op, moved, places);
     }
     return [...deeds.values()];
   }
 
-  /** The computing of a unit, over all ranks; of a unit around others what is left after them. */
-  #passes() {
+  /** The computing of a unit, over all ranks (of one around others what is left after them), and their updates. */
+  #ofRanks() {
     const { model } = this;
     const { columns, payload, units } = model;
-    const pass = codeOf(payload.kinds, "module");
-    /** @type {Map<string, Beat>} */
-    const deeds = new Map();
+    const [pass, optimizer] = [codeOf(payload.kinds, "module"), codeOf(payload.kinds, "optimizer")];
+    /** @type {Map<string, Beat>[]} */
+    const [passes, updates] = [new Map(), new Map()];
     for (let i = 0; i < model.count; i++) {
+      if (columns.kind[i] === optimizer) this.#add(updates, this.#when(i), "update", "step", [], [i]);
       if (columns.kind[i] !== pass || !columns.unit[i]) continue;
-      const op = payload.words[columns.op[i] - 1];
-      const id = `${model.window[i]}:${this.#turn(i)}:${op}:${columns.unit[i]}`;
-      this.#add(deeds, id, "compute", op, [units[columns.unit[i] - 1]], [i]);
+      const [op, unit] = [payload.words[columns.op[i] - 1], units[columns.unit[i] - 1]];
+      this.#add(passes, `${this.#when(i)}:${op}:${unit.name}`, "compute", op, [unit], [i]);
     }
-    return [...deeds.values()];
-  }
-
-  /** @returns {Beat[]} */
-  #updates() {
-    const { model } = this;
-    const optimizer = codeOf(model.payload.kinds, "optimizer");
-    /** @type {Map<string, Beat>} */
-    const deeds = new Map();
-    for (let i = 0; i < model.count; i++) {
-      if (model.columns.kind[i] === optimizer)
-        this.#add(deeds, `${model.window[i]}:${this.#turn(i)}`, "update", "step", [], [i]);
-    }
-    return [...deeds.values()];
+    return [...passes.values(), ...updates.values()];
   }
 
   /**

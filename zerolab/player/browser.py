@@ -12,8 +12,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable"
 def find_chromium() -> Path | None:
     """Finds Chromium or Chrome: `ZEROLAB_CHROMIUM`, then one on the path, then playwright's own; None without one.
 
-    Raises:
-        FileNotFoundError: `ZEROLAB_CHROMIUM` names a file that is not there.
+    Raises FileNotFoundError if `ZEROLAB_CHROMIUM` names a file that is not there.
     """
     on_the_path = (shutil.which(name) for name in NAMES)
     return variables.chromium() or next((Path(found) for found in on_the_path if found), None) or _playwrights_own()

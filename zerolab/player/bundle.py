@@ -24,11 +24,8 @@ _COMMENT = re.compile(r"^ *(?:/\*\*(?:[^*]|\*(?!/))*\*/|//.*)\n", re.MULTILINE)
 def ordered(texts: dict[str, str]) -> list[str]:
     """The names of files by their texts, each after all that it imports. Raises graphlib.CycleError for a circle."""
     # In one text a name must be declared before it is used at the top level.
-    return list(TopologicalSorter({name: _imported(text) for name, text in texts.items()}).static_order())
-
-
-def _imported(text: str) -> list[str]:
-    return [found[2] for found in _IMPORT.finditer(text)]
+    imported = {name: [found[2] for found in _IMPORT.finditer(text)] for name, text in texts.items()}
+    return list(TopologicalSorter(imported).static_order())
 
 
 def _bare(text: str) -> str:

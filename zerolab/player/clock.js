@@ -15,7 +15,7 @@ const LONGEST_WAIT = 0.8;
 const CALM_EVERY = 700;
 
 /** Seconds that a step rests at its end before it begins again. */
-export const REST = 1;
+const REST = 1;
 
 export const SPEEDS = [0.25, 0.5, 1, 2, 4];
 
@@ -28,6 +28,57 @@ function slowdown(model) {
   const lengths = steps.map((window) => window.t1 - window.t0).sort((a, b) => a - b);
   const middle = lengths[lengths.length >> 1] ?? 1e9;
   return (STEP_SECONDS * 1e9) / middle;
+}
+
+/**
+ * What is told one after another, step by step: beats, or the stops of two recordings.
+ * @template {{ step: number }} T
+ */
+export class Sequence {
+  /** @param {T[]} [list] */
+  constructor(list = []) {
+    this.list = list;
+  }
+
+  /**
+   * The place of the first of a step.
+   * @param {number | undefined} step
+   */
+  first(step) {
+    return this.list.findIndex((one) => one.step === step);
+  }
+
+  /**
+   * Whether a step ends with the one at `place`; what came before the first step leads on into it.
+   * @param {number} place
+   */
+  ends(place) {
+    const [one, next] = [this.list[place], this.list[place + 1]];
+    return !next || (next.step !== one.step && one.step > 0);
+  }
+
+  /**
+   * Which of those of its step one is, in words.
+   * @param {number} place
+   */
+  tell(place) {
+    const { step } = this.list[place];
+    return `beat ${place - this.first(step) + 1} of ${this.list.filter((one) => one.step === step).length}`;
+  }
+
+  /**
+   * Moves on by some seconds: from one to the next, and at the end of a step, after a rest, to its first.
+   * @param {{ place: number, within: number }} at @param {number} seconds
+   * @param {(place: number) => number} length how long the one at a place is shown
+   */
+  advance(at, seconds, length) {
+    const whole = () => length(at.place) + (this.ends(at.place) ? REST : 0);
+    at.within += seconds;
+    while (at.within >= whole()) {
+      at.within -= whole();
+      at.place = this.ends(at.place) ? this.first(this.list[at.place].step) : at.place + 1;
+    }
+  }
 }
 
 /** Moves a time on while the player plays; `moved(time)` is called once per frame, `ended()` at the end. */
@@ -95,12 +146,7 @@ export class Clock {
       this.place = beats.at(this.time);
       this.within = pace.seconds(this.place, this.time);
     }
-    this.within += seconds;
-    const length = () => pace.length(this.place) + (beats.ends(this.place) ? REST : 0);
-    while (this.within >= length()) {
-      this.within -= length();
-      this.place = beats.ends(this.place) ? beats.first(beats.list[this.place].step) : this.place + 1;
-    }
+    beats.advance(this, seconds, (place) => pace.length(place));
     // Short of its end, which is where the next one begins.
     this.time = Math.min(pace.time(this.place, this.within), beats.list[this.place].t1 - 1);
     this.last = this.time;

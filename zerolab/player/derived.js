@@ -19,6 +19,23 @@ export function codeOf(list, word) {
 }
 
 /**
+ * What has the same key together, in its order.
+ * @template T, K
+ * @param {Iterable<T>} all @param {(one: T) => K} keyOf
+ */
+export function grouped(all, keyOf) {
+  /** @type {Map<K, T[]>} */
+  const groups = new Map();
+  for (const one of all) {
+    const key = keyOf(one);
+    const group = groups.get(key);
+    if (group) group.push(one);
+    else groups.set(key, [one]);
+  }
+  return groups;
+}
+
+/**
  * The events of each rank, in the order in which they ended.
  * @param {Payload} payload @param {Columns} columns
  */
@@ -144,6 +161,14 @@ export function runningSum(units) {
       before = now;
     });
   }
+  return summedUp(changed);
+}
+
+/**
+ * Changes at events, in whatever order, as a sum from one to the next.
+ * @param {[place: number, more: number][]} changed
+ */
+export function summedUp(changed) {
   changed.sort((a, b) => a[0] - b[0]);
   let sum = 0;
   const sums = changed.map(([, more]) => {
@@ -239,30 +264,20 @@ export function flightsOf({ kinds }, { t_start: start, kind, parent }, ofRank) {
  * The sends and receives of each collective on its own rank, in the order in which they began.
  * @param {Payload} payload @param {Columns} columns
  */
-export function partsByCollective({ count, kinds }, { parent, kind, seq }) {
-  /** @type {Map<number, number[]>} */
-  const parts = new Map();
+export function partsByCollective({ kinds }, { parent, kind, seq }) {
   const collective = codeOf(kinds, "collective");
-  for (let k = 0; k < count; k++) {
-    if (parent[k] >= 0 && kind[k] === collective) parts.set(parent[k], [...(parts.get(parent[k]) ?? []), k]);
-  }
-  for (const list of parts.values()) list.sort((a, b) => seq[a] - seq[b]);
-  return parts;
+  const parts = [...kind.keys()].filter((k) => parent[k] >= 0 && kind[k] === collective);
+  return grouped(
+    parts.sort((a, b) => seq[a] - seq[b]),
+    (k) => parent[k],
+  );
 }
 
 /**
  * The collectives of all ranks by their group and number, which is what the same one has on every rank.
- * @param {Payload} payload @param {Columns} columns
+ * @param {Columns} columns
  */
-export function matchedCollectives({ count }, { group, number, parent }) {
-  /** @type {Map<string, number[]>} */
-  const matched = new Map();
-  for (let i = 0; i < count; i++) {
-    if (!number[i] || parent[i] >= 0) continue;
-    const key = `${group[i]}:${number[i]}`;
-    const like = matched.get(key);
-    if (like) like.push(i);
-    else matched.set(key, [i]);
-  }
-  return matched;
+export function matchedCollectives({ group, number, parent }) {
+  const whole = [...number.keys()].filter((i) => number[i] && parent[i] < 0);
+  return grouped(whole, (i) => `${group[i]}:${number[i]}`);
 }

@@ -19,10 +19,9 @@ Pair = tuple[Event | None, Event | None]
 def _collectives(rank: RankRecording) -> list[Event]:
     """A rank's collectives as started, without what they consist of, and without checks outside of the steps."""
     # Sends and receives are left out: how a system takes a collective apart is its own business.
-    found = [event for event in rank.events if event.kind == "collective" and event.parent is None]
-    compared = [event for event in found if event.step or event.unit]
+    whole = (event for event in rank.events if event.kind == "collective" and event.parent is None)
     # As started, not by their end: of two that are under way at once either may be first, on each run another.
-    return sorted(compared, key=lambda event: (event.number is None, event.seq))
+    return sorted((e for e in whole if e.step or e.unit), key=lambda event: (event.number is None, event.seq))
 
 
 def _holds(rank: RankRecording) -> list[Event]:
@@ -98,19 +97,15 @@ def first_difference(first: "Recording", second: "Recording") -> dict[str, objec
     several differences the one that came earliest in a training step wins. Two that differ nowhere in how much they
     held or sent may still have held other elements: FSDP2 cuts every parameter, ZeRO a unit's flat.
     """
-    found: list[tuple[Pair, int]] = []
     others = {rank.rank: rank for rank in second.ranks}
+    both = [(rank, others[rank.rank]) for rank in first.ranks if rank.rank in others]
     # Amounts first: FSDP2 cuts differently everywhere, and that would hide that it holds the root for longer.
     for exactly in (False, True):
-        for rank in first.ranks:
-            if rank.rank in others:
-                found += [(pair, rank.rank) for pair in _differences(rank, others[rank.rank], exactly=exactly)]
+        found = [(pair, one.rank) for one, other in both for pair in _differences(one, other, exactly=exactly)]
         if found:
-            break
-    if not found:
-        return None
-    pair, number = min(found, key=lambda entry: _when(entry[0]))
-    return {"rank": number, "events": [_place(first, pair[0]), _place(second, pair[1])]}
+            pair, number = min(found, key=lambda entry: _when(entry[0]))
+            return {"rank": number, "events": [_place(first, pair[0]), _place(second, pair[1])]}
+    return None
 
 
 def in_one_line(first: "Recording", second: "Recording") -> str | None:

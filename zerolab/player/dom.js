@@ -63,11 +63,11 @@ export function icon(name) {
 }
 
 /**
- * A button that shows a text or an icon; its title is its name.
- * @param {string} title @param {Node | string} shown @param {() => void} action @param {Attributes} [more]
+ * A button that shows a text or an icon; its title is its name, unless `more` says that its text is.
+ * @param {string | null} title @param {Node | string} shown @param {() => void} action @param {Attributes} [more]
  */
 export function button(title, shown, action, more = {}) {
-  const made = element("button", { type: "button", ...more, title, "aria-label": title }, shown);
+  const made = element("button", { type: "button", title, "aria-label": title, ...more }, shown);
   made.addEventListener("click", action);
   return made;
 }

@@ -1,6 +1,6 @@
 // What is shown: all ranks or some, all categories or one, all units or one; and which events the steps stop at.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 import { entries } from "./events.js";
 import { spoken, words } from "./format.js";
 import { timelineLegend } from "./legends.js";
@@ -117,8 +117,7 @@ export class FilterPanel {
         (unit) => player.setFilter({ unit }),
       ),
     };
-    const clear = element("button", { type: "button" }, "show all");
-    clear.addEventListener("click", () => player.setFilter(ALL));
+    const clear = button(null, "show all", () => player.setFilter(ALL));
     const labels = entries(this.selects).map(([key, select]) =>
       element("label", {}, element("span", {}, key === "ranks" ? "rank" : key), select),
     );

@@ -1,6 +1,6 @@
 // Pieces in flight over the ownership pane: each at the place given by its recorded send and receive.
 
-import { inside } from "./derived.js";
+import { grouped, inside } from "./derived.js";
 import { lastAtMost } from "./model.js";
 
 /**
@@ -36,7 +36,11 @@ export class Flights {
     const near = place < 0 ? [] : this.pieces.near(place);
     const own = place < 0 ? [] : this.pieces.of(beats.list[place]);
     if (place >= 0) this.#busy(pane, frame, beats.list[place]);
-    for (const sum of near.flatMap((of) => sums(of))) this.#sum(pane, frame, sum);
+    for (const flights of near) {
+      const added = flights.filter(({ adds }) => adds);
+      // Parts that are added up in one place, together.
+      for (const sum of grouped(added, ({ to, unit }) => `${to}:${unit.name}`).values()) this.#sum(pane, frame, sum);
+    }
     const begun = near.flat().filter(({ start }) => start <= frame.time);
     for (const flight of begun) if (flight.end <= frame.time && !flight.adds) this.#landed(pane, frame, flight);
     const flying = begun.filter(({ end }) => frame.time < end);
@@ -142,21 +146,6 @@ export class Flights {
       this.counts.push({ text, x: x + width / 2, y: target.y + target.height / 2 });
     }
   }
-}
-
-/**
- * Parts that are added up in one place, together.
- * @param {Flight[]} flights
- */
-function sums(flights) {
-  /** @type {Map<string, Flight[]>} */
-  const found = new Map();
-  for (const flight of flights) {
-    if (!flight.adds) continue;
-    const key = `${flight.to}:${flight.unit.name}`;
-    found.set(key, [...(found.get(key) ?? []), flight]);
-  }
-  return [...found.values()];
 }
 
 /**

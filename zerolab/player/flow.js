@@ -8,8 +8,7 @@ import { bytes } from "./format.js";
  * @import { Model } from "./model.js"
  * @import { Ownership } from "./ownership.js"
  * @import { Palette } from "./palette.js"
- * @import { Pen } from "./pen.js"
- * @import { Box, Piece, RecordedEvent, Spans, Unit } from "./types.d.ts"
+ * @import { Piece, RecordedEvent, Spans, Unit } from "./types.d.ts"
  */
 
 /** With more receivers than this the arrows would hide each other; then only the nearest ones get one. */
@@ -103,7 +102,10 @@ export function flow(pane, model, palette, event, time) {
     );
     if (!start || !end || start.y === end.y) continue;
     const [left, right] = placeOf(model, unit, piece);
-    for (const cell of [start, end]) frame(pane.over, palette, cell, left, right);
+    for (const { x, y, width, height } of [start, end]) {
+      const wide = (right - left) * width;
+      if (height >= 5 && wide >= 6) pane.over.frame(x + left * width, y, wide, height, palette.ink, 1.5);
+    }
     const x = start.x + ((left + right) / 2) * start.width;
     const down = end.y > start.y;
     arrow(
@@ -132,19 +134,6 @@ function placeOf(model, unit, piece) {
   let best = 0;
   for (let k = 2; k < spans.length; k += 2) if (spans[k + 1] - spans[k] > spans[best + 1] - spans[best]) best = k;
   return [spans[best] / unit.padded, spans[best + 1] / unit.padded];
-}
-
-/** @param {Pen} pen @param {Palette} palette @param {Box} cell @param {number} left @param {number} right */
-function frame(pen, palette, cell, left, right) {
-  if (cell.height >= 5 && (right - left) * cell.width >= 6)
-    pen.frame(
-      cell.x + left * cell.width,
-      cell.y,
-      Math.max(2, (right - left) * cell.width),
-      cell.height,
-      palette.ink,
-      1.5,
-    );
 }
 
 /**

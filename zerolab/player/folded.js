@@ -115,14 +115,8 @@ export class Folded extends Ownership {
       const [x, width] = [box.x - 3, last.x + last.width - box.x + 6];
       over.frame(x + 1, box.y - 1, width - 2, box.height + 2, paper, 1);
       over.frame(x, box.y - 2, width, box.height + 4, ink, 1);
-      const { context } = over;
       const y = box.y + box.height / 2;
-      context.fillStyle = ink;
-      context.beginPath();
-      context.moveTo(x - 7, y - 4);
-      context.lineTo(x - 1, y);
-      context.lineTo(x - 7, y + 4);
-      context.fill();
+      over.shape([x - 7, y - 4, x - 1, y, x - 7, y + 4], ink);
     }
   }
 
@@ -153,14 +147,11 @@ export class Folded extends Ownership {
    * @param {Palette} palette @param {State} category @param {string[]} units @param {number} top
    * @param {number} bottom
    */
-  #columns(palette, category, units, top, bottom) {
-    const { context } = this.over;
-    context.setLineDash([4, 2]);
+  #columns({ communicationColour: colour }, category, units, top, bottom) {
     for (const unit of units) {
       const box = this.heat.box(this.heat.ranks[0], category, unit);
-      if (box) this.over.frame(box.x - 2, top - 2, box.width + 4, bottom - top + 4, palette.communicationColour, 2);
+      if (box) this.over.frame(box.x - 2, top - 2, box.width + 4, bottom - top + 4, colour, 2, [4, 2]);
     }
-    context.setLineDash([]);
   }
 
   /** Where the band beside the maps begins. */

@@ -1,11 +1,11 @@
 // What a rank would hold if it kept everything, as DDP does: read from the recording, never from the stage's name.
 
-import { codeOf, size, untold } from "./derived.js";
+import { codeOf, size, summedUp, untold } from "./derived.js";
 import { lastAtMost, STATE } from "./model.js";
 
 /**
  * @import { Model } from "./model.js"
- * @import { RunningSum, State } from "./types.d.ts"
+ * @import { RunningSum, State, Unit } from "./types.d.ts"
  */
 
 /** What ranks save must be more than padding and step counters. */
@@ -95,20 +95,10 @@ export class Ghost {
    * @param {number} rank @param {Record<State, number>} weights
    */
   #sum(rank, weights) {
-    const changes = STATE.flatMap((category) =>
-      this.model.units.flatMap(({ name, padded }) =>
-        this.#existing(rank, category, name).map(({ i, sign }) => ({ i, by: sign * padded * weights[category] })),
-      ),
-    );
-    changes.sort((a, b) => a.i - b.i);
-    let sum = 0;
-    return {
-      at: changes.map(({ i }) => i),
-      sums: changes.map(({ by }) => {
-        sum += by;
-        return sum;
-      }),
-    };
+    /** @type {(category: State, unit: Unit) => [place: number, more: number][]} */
+    const changes = (category, { name, padded }) =>
+      this.#existing(rank, category, name).map(({ i, sign }) => [i, sign * padded * weights[category]]);
+    return summedUp(STATE.flatMap((category) => this.model.units.flatMap((unit) => changes(category, unit))));
   }
 
   /**

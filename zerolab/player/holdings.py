@@ -37,10 +37,8 @@ def _of_rank(recording: "Recording", rank: int, cuts: list[dict[str, list[tuple[
     recorded = recording.rank(rank)
     state = recorded.state  # first: without one there is perhaps no update either
     update = max(event.seq for event in recorded.events if event.kind == "optimizer")
-    spans: dict[tuple[str | None, str | None], Spans] = {}
-    for event in recorded.events:
-        if event.op == "hold" and event.seq < update:
-            spans[event.category, event.unit] = event.spans or ()
+    holds = (event for event in recorded.events if event.op == "hold" and event.seq < update)
+    spans: dict[tuple[str | None, str | None], Spans] = {(e.category, e.unit): e.spans or () for e in holds}
     found = {}
     for category in STATE_CATEGORIES:
         numels = [

@@ -8,14 +8,14 @@ import { Pen } from "./pen.js";
 import { endedEarly, MARK, nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { spreadRow } from "./spread.js";
 import { ghostOf, hasState, highestOf, percent, saving, stackOf, tellStratum } from "./strata.js";
-import { AXIS_FOOT, drawTicks, drawTimes } from "./timeline.js";
+import { AXIS_FOOT, drawCursor, drawTicks, drawTimes } from "./timeline.js";
 
 /**
  * @import { Axis } from "./axis.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
  * @import { Ghost } from "./ghost.js"
- * @import { Device, Fill, Filter, Frame, Level, Row, Stratum } from "./types.d.ts"
+ * @import { Device, Filter, Frame, Level, Row, Stratum } from "./types.d.ts"
  */
 
 /** The pane of a device. The stacks are drawn once per view; the cursor and this moment's numbers lie over them. */
@@ -62,25 +62,19 @@ export class Memory {
     this.pen.clear();
     drawTicks(this.pen, palette, axis, this.height);
     if (this.foot) drawTimes(this.pen, palette, axis, this.height);
-    for (const [place, row] of model.whole.entries()) this.#row(model, palette, axis, row, place);
+    for (const [place, row] of model.whole.entries()) this.#row(frame, row, place);
     if (model.folded) spreadRow(this, frame);
   }
 
   /** @param {Frame} frame */
   draw(frame) {
-    const { model, palette, axis, hover, time } = frame;
+    const { model, axis, hover, time } = frame;
     const { over } = this;
     over.clear();
     if (hover && this.pointed) this.#light(frame, this.pointed);
-    const x = Math.round(axis.x(time)) + 0.5;
-    model.whole.forEach((row, place) => {
-      this.#now(frame, row, place, hover ? Math.round(axis.x(hover.end)) + 0.5 : x);
-    });
-    if (hover) {
-      const at = Math.round(axis.x(hover.end)) + 0.5;
-      over.line(at, 0, at, this.height, palette.faint, 1, [2, 3]);
-    }
-    if (model.count && x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+    const x = Math.round(axis.x(hover ? hover.end : time)) + 0.5;
+    for (const [place, row] of model.whole.entries()) this.#now(frame, row, place, x);
+    if (model.count) drawCursor(over, frame, this.height);
   }
 
   /**
@@ -152,23 +146,23 @@ export class Memory {
     return this.ghost && up >= 0 && up <= floor + this.ghost.missing(rank, index) ? "ghost" : null;
   }
 
-  /** @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place */
-  #row(model, palette, axis, row, place) {
+  /** @param {Frame} frame @param {Row} row @param {number} place */
+  #row(frame, row, place) {
     const { pen, rows } = this;
-    const { rank } = row;
+    const { model, palette, axis } = frame;
     const base = place * rows.pitch + MARK + rows.line;
     nameRow(pen, palette, row, place, base - rows.line, rows.line >= 24 ? 14 : rows.line, rows.pitch);
     pen.line(axis.left, base + 0.5, axis.right, base + 0.5, palette.hollow);
     if (tellTrouble(pen, palette, model, row, axis.left, base - rows.line / 2)) return;
-    this.#stack(model, palette, axis, rank, base);
-    this.#marks(model, palette, axis, row, place, base);
+    this.#stack(frame, row.rank, base);
+    this.#marks(frame, row, place, base);
   }
 
   /**
    * The categories' areas from the bottom up, as steps: a level holds from the end of one event to the next.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} rank @param {number} base
+   * @param {Frame} frame @param {number} rank @param {number} base
    */
-  #stack(model, palette, axis, rank, base) {
+  #stack({ model, palette, axis }, rank, base) {
     const steps = this.#steps(model, axis, rank);
     const floor = new Float64Array(steps.length);
     const { rows } = this;
@@ -290,10 +284,9 @@ export class Memory {
   /**
    * The formula's line and the mark of the highest level, both named in the right gutter: the one that is the same for
    * all in the first row alone.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
-   * @param {number} base
+   * @param {Frame} frame @param {Row} row @param {number} place @param {number} base
    */
-  #marks(model, palette, axis, { rank }, place, base) {
+  #marks({ model, palette, axis }, { rank }, place, base) {
     const { pen, rows, formula } = this;
     const peak = this.whole ? this.peaks[rank] : null;
     /** @type {(value: number) => number} */
@@ -306,7 +299,10 @@ export class Memory {
         ? pen.text(`peak ${bytes(peak.bytes)}`, x, base - rows.line + 6, { colour: palette.ink, size, room })
         : 0;
     const at = peak ? axis.x(model.columns.t_end[peak.index]) : -1;
-    if (peak && at >= axis.left && at <= axis.right) this.#triangle(at, height(peak.bytes), palette.ink);
+    if (peak && at >= axis.left && at <= axis.right) {
+      const tip = height(peak.bytes) + 1;
+      pen.shape([at, tip, at - 4.5, tip - 7, at + 4.5, tip - 7], palette.ink);
+    }
     // In a very low row the line would hide the stack.
     if (formula === null || rows.line < 10 || !hasState(this.stack)) return;
     const y = Math.round(height(formula)) + 0.5;
@@ -318,16 +314,5 @@ export class Memory {
       size,
       room,
     });
-  }
-
-  /** @param {number} x @param {number} y @param {Fill} fill */
-  #triangle(x, y, fill) {
-    const { context } = this.pen;
-    context.fillStyle = fill;
-    context.beginPath();
-    context.moveTo(x, y + 1);
-    context.lineTo(x - 4.5, y - 6);
-    context.lineTo(x + 4.5, y - 6);
-    context.fill();
   }
 }

@@ -1,5 +1,7 @@
 // Which send belongs to which receive, and the lines between them in the timeline.
 
+import { grouped } from "./derived.js";
+
 /**
  * @import { Axis } from "./axis.js"
  * @import { Model } from "./model.js"
@@ -11,31 +13,34 @@
 const FEW_RANKS = 4;
 
 /**
- * The messages of a collective, `places` being its events on all ranks: each send with its receive on the other rank,
- * the n-th between two ranks together, and that n from 0. None where messages were not recorded.
+ * Each send among some events with its receive on the other rank: the n-th between two ranks together, and that n from
+ * 0; way by way.
+ * @param {Model} model @param {number[]} events
+ */
+export function sentWithReceived(model, events) {
+  const { rank, peer, op } = model.columns;
+  const receives = (/** @type {number} */ k) => /recv/.test(model.payload.words[op[k] - 1]);
+  const ways = grouped(events, (k) => (receives(k) ? `${peer[k] - 1}:${rank[k]}` : `${rank[k]}:${peer[k] - 1}`));
+  return [...ways.values()].flatMap((way) => {
+    const received = way.filter(receives);
+    const sent = way.filter((k) => !receives(k)).slice(0, received.length);
+    return sent.map((send, half) => {
+      return { from: rank[send], to: peer[send] - 1, send, receive: received[half], half };
+    });
+  });
+}
+
+/**
+ * The messages of a collective, `places` being its events on all ranks, as above, in the order of the sends; none where
+ * messages were not recorded.
  * @param {Model} model @param {number[]} places
  * @param {(from: number, to: number) => boolean} [wanted] between which ranks; by default between all
  */
 export function messages(model, places, wanted = () => true) {
-  const { rank, peer, op } = model.columns;
-  const receives = (/** @type {number} */ k) => /recv/.test(model.payload.words[op[k] - 1]);
+  const { rank, peer } = model.columns;
   const parts = places.flatMap((i) => model.partsOf(i)).filter((k) => wanted(rank[k], peer[k] - 1));
-  /** @type {Map<string, number[]>} */
-  const received = new Map();
-  for (const k of parts.filter(receives)) {
-    const key = `${peer[k] - 1}:${rank[k]}`;
-    received.set(key, [...(received.get(key) ?? []), k]);
-  }
-  /** @type {Map<string, number>} */
-  const sent = new Map();
-  return parts.flatMap((send) => {
-    if (receives(send)) return [];
-    const key = `${rank[send]}:${peer[send] - 1}`;
-    const half = sent.get(key) ?? 0;
-    sent.set(key, half + 1);
-    const receive = received.get(key)?.[half];
-    return receive === undefined ? [] : [{ send, receive, half }];
-  });
+  const place = new Map(parts.map((k, at) => [k, at]));
+  return sentWithReceived(model, parts).sort((a, b) => Number(place.get(a.send)) - Number(place.get(b.send)));
 }
 
 /**

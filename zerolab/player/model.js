@@ -60,7 +60,7 @@ export class Model {
     this.windows = stepWindows(this.columns, this.window, this.cut);
     this.holds = holdings(payload, this.columns);
     this.peaks = this.peaksOn("live");
-    this.collectives = matchedCollectives(payload, this.columns);
+    this.collectives = matchedCollectives(this.columns);
     this.flights = flightsOf(payload, this.columns, this.ofRank);
     this.formula = payload.meta.formula;
     this.formulaBytes = this.#formulaOf(STATE);

@@ -296,10 +296,8 @@ export class Ownership {
     const category = MOVED[event.op];
     const cell = category && this.cell(row, category, event.unit);
     if (!cell) return;
-    const { context } = this.over;
-    context.setLineDash([4, 2]);
-    this.over.frame(cell.x - 1, cell.y - 1, cell.width + 2, cell.height + 2, palette.communicationColour, 2);
-    context.setLineDash([]);
+    const { x, y, width, height } = cell;
+    this.over.frame(x - 1, y - 1, width + 2, height + 2, palette.communicationColour, 2, [4, 2]);
   }
 
   /**

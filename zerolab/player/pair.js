@@ -43,7 +43,7 @@ export class Pair {
     this.players.forEach((one, side) => {
       one.clock = new SharedClock(this.together, side, one.clock);
       one.steps = new SharedSteps(this.together, side, one);
-      one.scene.transport.beat = () => this.together.tell();
+      one.scene.transport.beat = () => this.together.tell(this.together.place);
       one.panes.bars.brief = true;
     });
     this.now = element("span", { class: "zl-moment" });

@@ -1,6 +1,7 @@
 // Collectives of tensors that belong to no model: which parts are on which rank at a moment, and whose they are.
 
 import { codeOf } from "./derived.js";
+import { sentWithReceived } from "./messages.js";
 import { numbersOf } from "./numbers.js";
 
 /**
@@ -89,36 +90,14 @@ export function beside(exchanges) {
 }
 
 /**
- * Each recorded send with its receive: the k-th from one rank to another.
- * @param {Model} model @param {number[]} messages
- */
-function sentWithReceived(model, messages) {
-  const { columns, payload } = model;
-  /** @type {Map<string, { sends: number[], receives: number[] }>} */
-  const lanes = new Map();
-  for (const i of messages) {
-    const receives = /recv/.test(payload.words[columns.op[i] - 1]);
-    const [rank, peer] = [columns.rank[i], columns.peer[i] - 1];
-    const key = receives ? `${peer} ${rank}` : `${rank} ${peer}`;
-    const lane = lanes.get(key) ?? { sends: [], receives: [] };
-    lanes.set(key, lane);
-    (receives ? lane.receives : lane.sends).push(i);
-  }
-  return [...lanes].flatMap(([key, { sends, receives }]) => {
-    const [from, to] = key.split(" ").map(Number);
-    return sends.slice(0, receives.length).map((send, k) => ({ from, to, send, receive: receives[k], k }));
-  });
-}
-
-/**
  * What a collective's own messages carry.
  * @param {Model} model @param {string} op @param {number[]} ranks @param {number[]} messages
  * @returns {Shipment[]}
  */
 function recordedShipments(model, op, ranks, messages) {
   const { t_start: start, t_end: end } = model.columns;
-  return sentWithReceived(model, messages).map(({ from, to, send, receive, k }) => {
-    const adds = op === "reduce_scatter" || (op === "all_reduce" && k === 0);
+  return sentWithReceived(model, messages).map(({ from, to, send, receive, half }) => {
+    const adds = op === "reduce_scatter" || (op === "all_reduce" && half === 0);
     const part = ranks.indexOf(adds ? to : from);
     return { from, to, source: part, part, adds, start: start[send], end: end[receive] };
   });

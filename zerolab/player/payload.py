@@ -50,12 +50,6 @@ class Table(dict[T, int]):
         return 0 if value is None else self.setdefault(value, len(self) + 1)
 
 
-def zigzag(value: int) -> int:
-    """A signed number as an unsigned one, small staying small: 0, -1, 1, -2 become 0, 1, 2, 3."""
-    # Two's complement would make -1 the largest number there is, and half of all differences are negative.
-    return 2 * value if value >= 0 else -2 * value - 1
-
-
 def varint(value: int) -> bytes:
     """An unsigned number in groups of seven bits, lowest first; the high bit says that more follow."""
     out = bytearray()
@@ -67,7 +61,7 @@ def varint(value: int) -> bytes:
 
 
 def encode(values: Iterable[int]) -> str:
-    """Numbers as base64 text: zigzag varints; a zero is followed by how many more zeros come after it."""
+    """Numbers as base64 text: zigzag varints (0, -1, 1, -2 as 0, 1, 2, 3); a zero is followed by how many more come."""
     out = bytearray()
     zeros = 0
     # Runs are counted because most fields say nothing for most events. `None` at the end closes the last run.
@@ -79,7 +73,8 @@ def encode(values: Iterable[int]) -> str:
             out += b"\0" + varint(zeros - 1)
             zeros = 0
         if value is not None:
-            out += varint(zigzag(value))
+            # Two's complement would make -1 the largest number there is, and half of all differences are negative.
+            out += varint(2 * value if value > 0 else -2 * value - 1)
     return base64.b64encode(bytes(out)).decode()
 
 

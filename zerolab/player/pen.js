@@ -55,17 +55,28 @@ export class Pen {
 
   /**
    * @param {number} x @param {number} y @param {number} width @param {number} height @param {string} stroke
-   * @param {number} [lineWidth]
+   * @param {number} [lineWidth] @param {number[]} [dash]
    */
-  frame(x, y, width, height, stroke, lineWidth = 1) {
-    this.context.strokeStyle = stroke;
-    this.context.lineWidth = lineWidth;
-    this.context.strokeRect(
-      x + lineWidth / 2,
-      y + lineWidth / 2,
-      Math.max(0, width - lineWidth),
-      Math.max(0, height - lineWidth),
-    );
+  frame(x, y, width, height, stroke, lineWidth = 1, dash) {
+    const { context } = this;
+    const [left, top] = [x + lineWidth / 2, y + lineWidth / 2];
+    context.strokeStyle = stroke;
+    context.lineWidth = lineWidth;
+    if (dash) context.setLineDash(dash);
+    context.strokeRect(left, top, Math.max(0, width - lineWidth), Math.max(0, height - lineWidth));
+    if (dash) context.setLineDash([]);
+  }
+
+  /**
+   * A filled shape through points, flat: `[x, y, x, y, ...]`.
+   * @param {number[]} points @param {Fill} fill
+   */
+  shape(points, fill) {
+    const { context } = this;
+    context.fillStyle = fill;
+    context.beginPath();
+    for (let k = 0; k < points.length; k += 2) context.lineTo(points[k], points[k + 1]);
+    context.fill();
   }
 
   /**

@@ -57,11 +57,10 @@ export class Pieces {
     if (beat.kind !== "collective") return [];
     const { model } = this;
     const seen = new Set(beat.places.map((i) => model.sameCollective(i)));
-    const all = [...seen].flatMap((places) => {
+    return [...seen].flatMap((places) => {
       const recorded = this.#recorded(beat, places);
       return recorded.length ? recorded : this.#meant(beat, places);
     });
-    return all;
   }
 
   /**
@@ -79,11 +78,11 @@ export class Pieces {
    */
   #recorded(beat, places) {
     const { model } = this;
-    const { rank, peer, t_start: start, t_end: end } = model.columns;
+    const { t_start: start, t_end: end } = model.columns;
     const followed = messages(model, places, (from, to) => this.#drawn(from, to));
-    return followed.flatMap(({ send, receive, half }) => {
+    return followed.flatMap(({ from, to, send, receive, half }) => {
       const times = { start: start[send], end: Math.max(end[receive], start[send] + 1), half, recorded: true };
-      return this.#pieces(beat, places, { from: rank[send], to: peer[send] - 1, ...times });
+      return this.#pieces(beat, places, { from, to, ...times });
     });
   }
 

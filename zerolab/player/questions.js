@@ -100,29 +100,20 @@ export function howMuch(category, unit, rank, held, all, ranks) {
   const name = words(category);
   const right = held === 0 ? 0 : Math.max(1, Math.round(all / held));
   const because = WHY[right > 1 ? "part" : right ? "all" : "none"][category] ?? "";
+  const them = category === "optimizer_state" ? "it" : "them"; // one thing, where gradients are several
   const answers = [
-    { value: 1, text: "all of them", says: `Then its cell of ${name} would be filled from end to end.` },
+    { value: 1, text: `all of ${them}`, says: `Then its cell of ${name} would be filled from end to end.` },
     {
       value: ranks,
-      text: `${part(ranks)} of them`,
+      text: `${part(ranks)} of ${them}`,
       says: "Then its cell would be mostly hollow, and the rest on other ranks.",
     },
     { value: 0, text: "none", says: `Then its cell of ${name} would be hollow.` },
   ];
   if (!answers.some(({ value }) => value === right))
-    answers.splice(1, 0, { value: right, text: `${part(right)} of them`, says: "" });
+    answers.splice(1, 0, { value: right, text: `${part(right)} of ${them}`, says: "" });
   const text = `How much of ${possessive(unit)} ${name} does rank ${rank} hold now?`;
-  return question(text, singular(answers, category), right, because);
-}
-
-/**
- * Optimizer state is one thing, gradients are several.
- * @template {{ text: string }} T
- * @param {T[]} answers @param {string} category
- */
-function singular(answers, category) {
-  if (category !== "optimizer_state") return answers;
-  return answers.map((answer) => ({ ...answer, text: answer.text.replace("of them", "of it") }));
+  return question(text, answers, right, because);
 }
 
 /**

@@ -131,12 +131,10 @@ export function spreadRow({ pen, rows, gutter, stack, device, top, formula, peak
 }
 
 /** @param {Pen} pen @param {Palette} palette @param {{ x: number, ys: number[] }[]} points */
-function area({ context }, palette, points) {
-  context.beginPath();
-  for (const { x, ys } of points) context.lineTo(x, ys[2]);
-  for (const { x, ys } of [...points].reverse()) context.lineTo(x, ys[0]);
-  context.fillStyle = palette.hollow;
-  context.fill();
+function area(pen, palette, points) {
+  const back = [...points].reverse();
+  pen.shape([...points.flatMap(({ x, ys }) => [x, ys[2]]), ...back.flatMap(({ x, ys }) => [x, ys[0]])], palette.hollow);
+  const { context } = pen;
   context.beginPath();
   for (const { x, ys } of points) context.lineTo(x, ys[1]);
   context.strokeStyle = palette.ink;

@@ -1,7 +1,7 @@
 // The strata of memory: which are drawn, how high they are together, and what the one under the pointer is.
 
 import { size } from "./derived.js";
-import { button, element, swatch } from "./dom.js";
+import { button, swatch } from "./dom.js";
 import { bytes, spoken, words } from "./format.js";
 import { hover } from "./gestures.js";
 import { Ghost } from "./ghost.js";
@@ -102,20 +102,12 @@ export function percent(ghost, rank, i) {
  */
 export function toggles(player) {
   const made = STACK.map((category) => {
-    const one = button(`${words(category)}: show or leave out`, "", () => switchOff(player, category), {
-      class: "zl-toggle",
-      "data-off": category,
-    });
-    one.removeAttribute("aria-label"); // its text is its name
-    one.replaceChildren(swatch(words(category), player.palette.look(category)));
-    return one;
+    const more = { class: "zl-toggle", "data-off": category, "aria-label": null };
+    const key = swatch(words(category), player.palette.look(category));
+    return button(`${words(category)}: show or leave out`, key, () => switchOff(player, category), more);
   });
-  const alone = element(
-    "button",
-    { type: "button", class: "zl-toggle zl-alone", "data-off": "beside", title: "Only what the formula counts (s)" },
-    "state alone",
-  );
-  alone.addEventListener("click", () => stateAlone(player));
+  const more = { class: "zl-toggle zl-alone", "data-off": "beside", "aria-label": null };
+  const alone = button("Only what the formula counts (s)", "state alone", () => stateAlone(player), more);
   const all = [...made, alone];
   pressToggles(all, player.filter);
   return all;

@@ -71,9 +71,8 @@ class Block:
 class Strip:
     """Shown in a notebook, it is the picture in which a click moves the shards; `save` writes it for slides.
 
-    Args:
-        recordings: by stage, in the order in which they are drawn. ValueError if there are none, if they are of
-            different numbers of ranks, or if one is too short to have a state.
+    The recordings, by stage, are drawn in their order. Raises ValueError if there are none, if they are of different
+    numbers of ranks, or if one is too short to have a state.
     """
 
     def __init__(self, recordings: Mapping[str, "Recording"]) -> None:

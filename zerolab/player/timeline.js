@@ -13,7 +13,7 @@ import { endedEarly, nameRow, rowHeights, tellTrouble } from "./rows.js";
  * @import { Tools } from "./find.js"
  * @import { Model } from "./model.js"
  * @import { Palette } from "./palette.js"
- * @import { Bar, Filter, Frame, Kind, RecordedEvent, Row, Stretch, TextStyle } from "./types.d.ts"
+ * @import { Bar, Frame, Kind, RecordedEvent, Row, Stretch, TextStyle } from "./types.d.ts"
  */
 
 /**
@@ -37,6 +37,16 @@ export function drawTimes(pen, palette, axis, height) {
     if (x < free || x > axis.right - 16) continue;
     free = x + pen.text(text, x, height + 11, { colour: palette.muted, size: 12, align: "center" }) + 12;
   }
+}
+
+/**
+ * The cursor through a pane, and a fainter line where the event under the pointer ended.
+ * @param {Pen} pen @param {Frame} frame @param {number} height
+ */
+export function drawCursor(pen, { palette, axis, hover, time }, height) {
+  const [now, at] = [time, hover?.end ?? time].map((one) => Math.round(axis.x(one)) + 0.5);
+  if (hover) pen.line(at, 0, at, height, palette.faint, 1, [2, 3]);
+  if (now >= axis.left - 1 && now <= axis.right + 1) pen.line(now, 0, now, height, palette.ink, 1.5);
 }
 
 /** The pane. Bars are drawn once per view into `pen`; the cursor and the lit bars lie over it in `over`. */
@@ -76,13 +86,14 @@ export class Timeline {
    * Everything that stays while the cursor moves.
    * @param {Frame} frame
    */
-  drawView({ model, palette, axis, filter }) {
+  drawView(frame) {
+    const { model, palette, axis } = frame;
     const { pen } = this;
     pen.clear();
     this.bars = [];
     drawTicks(pen, palette, axis, this.height);
     if (this.foot) drawTimes(pen, palette, axis, this.height);
-    for (const [place, row] of model.rows.entries()) this.#row(model, palette, axis, row, place, filter);
+    for (const [place, row] of model.rows.entries()) this.#row(frame, row, place);
   }
 
   /**
@@ -90,7 +101,7 @@ export class Timeline {
    * @param {Frame} frame
    */
   draw(frame) {
-    const { model, palette, axis, event, hover, time } = frame;
+    const { model, palette, axis, event, hover } = frame;
     const { over } = this;
     over.clear();
     if (!event) return;
@@ -100,21 +111,10 @@ export class Timeline {
       wires(over, palette, axis, model, about.index, (collective) => this.#middle(model, collective));
     for (const told of hover ? [event, hover] : [event]) {
       const shared = told.kind === "collective" || told.kind === "wait" ? model.drawnCollective(told.index) : [];
-      for (const other of shared) this.#light(model, palette, axis, other, 1);
-      this.#light(model, palette, axis, told.index, 2);
+      for (const other of shared) this.#light(frame, other, 1);
+      this.#light(frame, told.index, 2);
     }
-    if (hover)
-      over.line(
-        Math.round(axis.x(hover.end)) + 0.5,
-        0,
-        Math.round(axis.x(hover.end)) + 0.5,
-        this.height,
-        palette.faint,
-        1,
-        [2, 3],
-      );
-    const x = Math.round(axis.x(time)) + 0.5;
-    if (x >= axis.left - 1 && x <= axis.right + 1) over.line(x, 0, x, this.height, palette.ink, 1.5);
+    drawCursor(over, frame, this.height);
   }
 
   /**
@@ -154,13 +154,10 @@ export class Timeline {
     return { y: this.#lane(row, lane) + place * height, height: places > 1 ? Math.max(1, height - 1) : height };
   }
 
-  /**
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
-   * @param {Filter} filter
-   */
-  #row(model, palette, axis, row, place, filter) {
+  /** @param {Frame} frame @param {Row} row @param {number} place */
+  #row(frame, row, place) {
     const { pen, rows } = this;
-    const { rank } = row;
+    const { model, palette, axis } = frame;
     const top = this.#lane(place, 0);
     const named = place - model.rows.findIndex(({ focus }) => focus); // the one in focus is
     nameRow(pen, palette, row, named, top, rows.row >= 24 ? rows.line : rows.row, rows.pitch);
@@ -172,30 +169,28 @@ export class Timeline {
         pen.text(name, this.gutter.left - 10, this.#lane(place, lane) + rows.line / 2, style);
     }
     const first = this.bars.length;
-    this.#bars(model, palette, axis, row, place, filter);
-    for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(model, palette, bar, room);
-    if (endedEarly(model, rank)) this.#end(model, axis, rank, top, { colour: palette.wait, size: 12 });
+    this.#bars(frame, row, place);
+    for (const [bar, room] of freeRooms(this.bars.slice(first))) this.#label(frame, bar, room);
+    if (endedEarly(model, row.rank)) this.#end(frame, row.rank, top);
   }
 
   /**
    * Where a rank's recording stops before its time.
-   * @param {Model} model @param {Axis} axis @param {number} rank @param {number} top
-   * @param {TextStyle & { colour: string }} style
+   * @param {Frame} frame @param {number} rank @param {number} top
    */
-  #end(model, axis, rank, top, style) {
+  #end({ model, palette, axis }, rank, top) {
     const { pen, rows } = this;
-    pen.text("ended early", axis.right + 8, top + rows.row / 2, style);
+    pen.text("ended early", axis.right + 8, top + rows.row / 2, { colour: palette.wait, size: 12 });
     const places = model.ofRank[rank];
     const x = places.length ? axis.x(model.columns.t_end[places[places.length - 1]]) : axis.left;
-    if (x >= axis.left && x <= axis.right) pen.box(x, top - 2, 2, rows.row + 4, style.colour);
+    if (x >= axis.left && x <= axis.right) pen.box(x, top - 2, 2, rows.row + 4, palette.wait);
   }
 
   /**
    * A row's bars; of those that share one pixel of a place only the first is drawn.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {Row} row @param {number} place
-   * @param {Filter} filter
+   * @param {Frame} frame @param {Row} row @param {number} place
    */
-  #bars(model, palette, axis, { rank }, place, filter) {
+  #bars({ model, palette, axis, filter }, { rank }, place) {
     const { pen } = this;
     const { unit } = model.columns;
     /** @type {Map<number, number>} */
@@ -220,9 +215,9 @@ export class Timeline {
 
   /**
    * Names a bar where nothing else lies over it.
-   * @param {Model} model @param {Palette} palette @param {Bar} bar @param {[x: number, width: number]} given
+   * @param {Frame} frame @param {Bar} bar @param {[x: number, width: number]} given
    */
-  #label(model, palette, bar, [x, width]) {
+  #label({ model, palette }, bar, [x, width]) {
     const event = model.event(bar.index);
     const { y } = bar;
     if (bar.height < 12 || event.kind === "wait" || width < 32 || bar.faded) return;
@@ -258,9 +253,9 @@ export class Timeline {
 
   /**
    * Frames an event's bar; that of a send or a receive is its collective's.
-   * @param {Model} model @param {Palette} palette @param {Axis} axis @param {number} index @param {number} lineWidth
+   * @param {Frame} frame @param {number} index @param {number} lineWidth
    */
-  #light(model, palette, axis, index, lineWidth) {
+  #light({ model, palette, axis }, index, lineWidth) {
     const parent = model.columns.parent[index];
     const kind = model.payload.kinds[model.columns.kind[index] - 1];
     const at = parent >= 0 && kind === "collective" ? parent : index;

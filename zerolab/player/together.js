@@ -2,18 +2,24 @@
 // longer of its two beats.
 
 import { align, resting } from "./align.js";
-import { Clock, REST } from "./clock.js";
+import { Clock, Sequence } from "./clock.js";
 import { Steps, UNDER_WAY } from "./steps.js";
 
-/** @import { Player } from "./player.js" */
+/**
+ * @import { Player } from "./player.js"
+ * @import { Stop } from "./types.d.ts"
+ */
 
-/** The stops of two players, and the one that they show: its place, and the seconds since it began. */
-export class Together {
+/**
+ * The stops of two players, and the one that they show: its place, and the seconds since it began.
+ * @extends {Sequence<Stop>}
+ */
+export class Together extends Sequence {
   /** @param {Player[]} players @param {string[]} names */
   constructor(players, names) {
+    super(align(players[0].beats, players[1].beats));
     this.players = players;
     this.names = names;
-    this.list = align(players[0].beats, players[1].beats);
     /** Of each side and stop its beat, or the last one before if it rests. */
     this.before = [0, 1].map((side) => {
       let last = -1;
@@ -35,27 +41,6 @@ export class Together {
   length(place) {
     const { beats } = this.list[place];
     return Math.max(...beats.map((beat, side) => (beat < 0 ? 0 : this.players[side].pace.length(beat))));
-  }
-
-  /** @param {number} place */
-  ends(place) {
-    const [stop, next] = [this.list[place], this.list[place + 1]];
-    return !next || (next.step !== stop.step && stop.step > 0);
-  }
-
-  /** @param {number} seconds */
-  advance(seconds) {
-    this.within += seconds;
-    const length = () => this.length(this.place) + (this.ends(this.place) ? REST : 0);
-    while (this.within >= length()) {
-      this.within -= length();
-      this.place = this.ends(this.place) ? this.first(this.list[this.place].step) : this.place + 1;
-    }
-  }
-
-  /** @param {number} step */
-  first(step) {
-    return this.list.findIndex((stop) => stop.step === step);
   }
 
   /**
@@ -138,13 +123,6 @@ export class Together {
     this.said.set(key, said);
     return said;
   }
-
-  /** Which of the stops of its step the one is that is shown, in words. */
-  tell() {
-    const { step } = this.list[this.place];
-    const count = this.list.filter((stop) => stop.step === step).length;
-    return `beat ${this.place - this.first(step) + 1} of ${count}`;
-  }
 }
 
 /** The clock of one of two players: by beats it moves both on. */
@@ -160,8 +138,9 @@ export class SharedClock extends Clock {
 
   /** @override @param {import("./pace.js").Pace} _pace @param {number} seconds */
   byBeats(_pace, seconds) {
-    this.together.advance(seconds);
-    this.time = this.together.time(this.side);
+    const { together, side } = this;
+    together.advance(together, seconds, (place) => together.length(place));
+    this.time = together.time(side);
   }
 }
 

@@ -25,6 +25,8 @@ export class Transport {
   constructor(player) {
     this.player = player;
     this.model = player.model;
+    /** Which of the beats of its step one is, in words: of two players the stop. */
+    this.beat = (/** @type {number} */ place) => player.beats.tell(place);
     /** @type {(name: Parameters<typeof icon>[0], title: string, action: () => void) => HTMLElement} */
     const moves = (name, title, action) => button(title, icon(name), action, { class: `zl-${name}` });
     /** @type {(shown: Node | string, title: string, action: () => void) => HTMLElement} */
@@ -33,19 +35,13 @@ export class Transport {
     this.after = moves("next", "", () => player.step(1));
     this.play = moves("play", "Play", () => player.toggle());
     this.speed = this.#speeds();
-    this.view = element(
-      "button",
-      { type: "button", class: "zl-wide", title: "One step or the whole run (z)" },
-      "whole run",
-    );
-    this.view.addEventListener("click", () => player.zoom.toggleWhole());
+    const wide = { class: "zl-wide", "aria-label": null };
+    this.view = button("One step or the whole run (z)", "whole run", () => player.zoom.toggleWhole(), wide);
     this.reset = zoom("1:1", "No zoom (0)", () => player.zoom.reset());
     this.reset.hidden = true;
     this.thumb = element("i", { class: "zl-thumb" });
     this.track = this.#track();
-    const events = "Beats or single events (e)";
-    this.events = element("button", { type: "button", class: "zl-wide", title: events }, "events");
-    this.events.addEventListener("click", () => player.tellEvents(player.byBeats));
+    this.events = button("Beats or single events (e)", "events", () => player.tellEvents(player.byBeats), wide);
     this.place = element("span", { class: "zl-place" });
     this.pace = element("span", { class: "zl-pace" });
     this.element = element(
@@ -117,16 +113,6 @@ export class Transport {
       button.title = said;
       button.setAttribute("aria-label", said);
     }
-  }
-
-  /**
-   * Which of the beats of its step one is.
-   * @param {number} place
-   */
-  beat(place) {
-    const { list } = this.player.beats;
-    const first = this.player.beats.first(list[place].step);
-    return `beat ${place - first + 1} of ${list.filter(({ step }) => step === list[place].step).length}`;
   }
 
   /**

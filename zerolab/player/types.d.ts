@@ -316,13 +316,13 @@ export interface Shipment {
   end: number;
 }
 
-/** A collective, or messages sent by hand, over a tensor of no model. */
 /** By rank what was given to a collective and what it brought, where that was recorded. */
 export interface Numbers {
   before: (number[] | null)[];
   after: (number[] | null)[];
 }
 
+/** A collective, or messages sent by hand, over a tensor of no model. */
 export interface Exchange {
   op: string;
   /** Who takes part, in the order of their parts. */
@@ -401,20 +401,6 @@ export interface Look {
 /** Attributes of an element; one that is null is left out. */
 export type Attributes = Record<string, string | number | null>;
 
-/** Space beside the time axis; `named` if there is room for the names of lines. */
-export interface Gutter {
-  left: number;
-  right: number;
-  named: boolean;
-}
-
-/** Heights in pixels: of a line, of a row of lines, and from row to row. */
-export interface RowHeights {
-  line: number;
-  row: number;
-  pitch: number;
-}
-
 /** A unit's column in the ownership pane. */
 export interface UnitPlace {
   unit: Unit;
@@ -434,7 +420,6 @@ export interface Cell extends Point {
   worth: string;
 }
 
-/** An event's bar in the timeline; `faded` if the filter leaves it out. */
 /** One event's part in one lane of the timeline. */
 export interface Stretch {
   index: number;
@@ -446,6 +431,7 @@ export interface Stretch {
   places: number;
 }
 
+/** An event's bar in the timeline; `faded` if the filter leaves it out. */
 export interface Bar extends Box {
   index: number;
   faded: boolean;

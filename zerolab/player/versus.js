@@ -106,8 +106,6 @@ export class Versus {
   #cells({ model, palette, index }) {
     const { ownership: pane } = this.player.panes;
     const their = this.other.model;
-    const { context } = pane.over;
-    context.setLineDash(DOTTED);
     for (const { unit } of pane.places) {
       const same = their.units.find(({ name }) => name === unit.name);
       for (const [row, { rank }] of same ? model.whole.entries() : []) {
@@ -122,7 +120,6 @@ export class Versus {
         }
       }
     }
-    context.setLineDash([]);
   }
 
   /** @param {Frame} frame */
@@ -137,11 +134,9 @@ export class Versus {
       const own = everything(this.player.model, rank, this.player.index) * (pen.width / top);
       const their = own - sum(by) * (pen.width / top);
       const height = 26;
-      pen.context.setLineDash(DOTTED);
       const y = row.y + row.height / 2 - 8 - height / 2;
-      if (their > own) pen.frame(own, y, their - own, height, palette.ink, 1.5);
+      if (their > own) pen.frame(own, y, their - own, height, palette.ink, 1.5, DOTTED);
       else pen.line(their, y - 3, their, y + height + 3, palette.ink, 1.5, DOTTED);
-      pen.context.setLineDash([]);
       pen.text(more, pen.width, row.y + row.height / 2 + 15, { colour: palette.ink, size: 12, align: "right" });
     });
   }
@@ -206,5 +201,5 @@ function everything(model, rank, index) {
 function outline(pen, { x, y, width, height }, [from, to], colour) {
   const [left, right] = [x + from * width, x + to * width];
   if (right - left < 3) return;
-  pen.frame(left + 1.5, y + 1.5, right - left - 3, height - 3, colour, 1.25);
+  pen.frame(left + 1.5, y + 1.5, right - left - 3, height - 3, colour, 1.25, DOTTED);
 }

@@ -1,6 +1,6 @@
 // What is seen at once: the story first, one pane more by and by, or all of them.
 
-import { element } from "./dom.js";
+import { button, element } from "./dom.js";
 
 /**
  * @import { Player } from "./player.js"
@@ -25,9 +25,8 @@ export const VIEWS = [
  */
 export function views(player) {
   const buttons = VIEWS.map(([view, title], k) => {
-    const made = element("button", { type: "button", "data-view": view, title: `${title} (${k + 1})` }, title);
-    made.addEventListener("click", () => player.setView(view));
-    return made;
+    const more = { "data-view": view, "aria-label": null };
+    return button(`${title} (${k + 1})`, title, () => player.setView(view), more);
   });
   const bar = element("div", { class: "zl-views", role: "group", "aria-label": "View" }, ...buttons);
   /** @type {(view: ViewName) => void} */

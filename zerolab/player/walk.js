@@ -26,9 +26,8 @@ export class Walk {
     this.cameFrom = { view: player.shown, events: false };
     this.fitted = 0; // the width for which the card has room for its longest chapter
     this.veil = new Veil(player.panes.ownership);
-    const title = "A guided walk through one step (w)";
-    this.button = element("button", { type: "button", class: "zl-walks", title, "aria-pressed": "false" }, "Walk");
-    this.button.addEventListener("click", () => this.toggle());
+    const more = { class: "zl-walks", "aria-pressed": "false", "aria-label": null };
+    this.button = button("A guided walk through one step (w)", "Walk", () => this.toggle(), more);
     const parts = walkCard(this);
     this.card = parts.card;
     this.asks = parts.asks;

@@ -13,7 +13,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -51,45 +51,33 @@ def recording(
     Raises:
         ValueError: steps that are none, or a file that cannot be written.
     """
-    first, last = _check(steps)
-    files.check_place(out)
-    rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    parts = Parts(Path(out))
-    parts.forget(rank)
-    told = _Told(parts, first, last, world_size, fingerprints=fingerprints)
-    window = Window(first, last, told.finished, times_only=times_only)
-    prints = _fingerprints(out, steps) if fingerprints else nullcontext()
-    with leaving(lambda: told.interrupted(window.so_far())):
-        try:
-            with prints, window:
-                try:
-                    yield window
-                finally:
-                    # First: after an error the window waits for others, and may be ended meanwhile.
-                    prints.__exit__(None, None, None)
-        finally:
-            told.ended(rank, window.steps)
-
-
-def _fingerprints(out: str | os.PathLike[str], steps: tuple[int, int]) -> AbstractContextManager[Any]:
-    from zerolab.difference.watch import Fingerprints, folder_of
-
-    return Fingerprints(folder_of(out), steps)
-
-
-def _check(steps: tuple[int, int]) -> tuple[int, int]:
     first, last = steps
     if not 1 <= first <= last:
         raise ValueError(f"steps are {first} to {last}: give the first and the last to be recorded, from 1, as (2, 4)")
-    return first, last
+    files.check_place(out)
+    rank, parts = int(os.environ.get("RANK", "0")), Parts(Path(out))
+    parts.forget(rank)
+    told = _Told(parts, first, last, fingerprints=fingerprints)
+    window = Window(first, last, told.finished, times_only=times_only)
+    prints: AbstractContextManager[Any] = nullcontext()
+    if fingerprints:
+        from zerolab.difference.watch import Fingerprints, folder_of
+
+        prints = Fingerprints(folder_of(out), steps)
+    with leaving(lambda: told.interrupted(window.so_far())), ExitStack() as ending:
+        ending.callback(lambda: told.ended(rank, window.steps))
+        ending.enter_context(prints)
+        ending.enter_context(window)
+        # It ends first: after an error the window waits for others, and may be ended meanwhile.
+        ending.callback(prints.__exit__, None, None, None)
+        yield window
 
 
 class _Told:
     """What becomes of a rank's recording, and what a person is told of it."""
 
-    def __init__(self, parts: Parts, first: int, last: int, world_size: int, *, fingerprints: bool = False) -> None:
-        self._parts, self._first, self._last, self._world_size = parts, first, last, world_size
-        self._fingerprints = fingerprints
+    def __init__(self, parts: Parts, first: int, last: int, *, fingerprints: bool = False) -> None:
+        self._parts, self._first, self._last, self._fingerprints = parts, first, last, fingerprints
         self._recorded, self._left = False, -1  # and the last step that was left
         self._pid = os.getpid()
         self._hurry, self._leaving = threading.Event(), threading.Lock()
@@ -105,7 +93,8 @@ class _Told:
             return
         self._parts.write(mine, self._first)
         if mine.rank == 0:
-            self._merging = threading.Thread(target=self._merge, args=(mine.world_size, PATIENCE), daemon=True)
+            arguments = mine.world_size, PATIENCE, self._hurry
+            self._merging = threading.Thread(target=self._merge, args=arguments, daemon=True)
             self._merging.start()
 
     def interrupted(self, mine: RankRecording | None) -> None:
@@ -132,8 +121,7 @@ class _Told:
                 return
             self._left = step
             self._parts.write(mine, self._first)
-            self._parts.wait(mine.world_size, LAST_SECONDS)
-            self._merge(mine.world_size, 0)
+            self._merge(mine.world_size, LAST_SECONDS, threading.Event())
 
     @property
     def _is_child(self) -> bool:
@@ -150,8 +138,8 @@ class _Told:
         if self._merging is not None:
             self._merging.join()
 
-    def _merge(self, world_size: int, seconds: float) -> None:
-        self._parts.wait(world_size, seconds, self._hurry)
+    def _merge(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
+        self._parts.wait(world_size, seconds, hurry)
         try:
             merged = self._parts.merge()
         except (OSError, ValueError) as error:

@@ -14,13 +14,6 @@ from zerolab.trace import recording
 @report_to_torchrun  # so that its summary shows the error of the rank that failed first
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the script or module with what follows it as its arguments."""
-    options = _parse(arguments)
-    chosen = {"times_only": options.times_only, "fingerprints": options.fingerprints}
-    with recording(options.out, options.steps, **chosen):
-        script.run(options)
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="torchrun ... -m zerolab.trace", description="Records some steps of a training script, as it is."
     )
@@ -33,7 +26,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         files.check_place(options.out)
     except ValueError as error:
         parser.error(str(error))
-    return options
+    with recording(options.out, options.steps, times_only=options.times_only, fingerprints=options.fingerprints):
+        script.run(options)
 
 
 def _steps(text: str) -> tuple[int, int]:

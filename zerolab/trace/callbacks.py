@@ -8,7 +8,6 @@ import atexit
 import os
 import sys
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any
 
 from zerolab.trace import recording
@@ -62,7 +61,7 @@ def lightning_callback(
             block.end()
 
         def on_exception(self, _: Any, __: Any, error: BaseException) -> None:
-            block.end(type(error), error, error.__traceback__)
+            block.end(error)
 
     block = _Block(out, steps, times_only=times_only, fingerprints=fingerprints)
     return Callback()
@@ -80,15 +79,9 @@ class _Block:
         self._stack.enter_context(recording(*self._arguments, **self._options))
         atexit.register(self._left)
 
-    def end(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        traceback: TracebackType | None = None,
-    ) -> None:
+    def end(self, error: BaseException | None = None) -> None:
         atexit.unregister(self._left)
-        self._stack.__exit__(kind, error, traceback)
+        self._stack.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
     def _left(self) -> None:
-        error: BaseException | None = getattr(sys, "last_value", None)  # what ends the process, if something does
-        self.end(type(error) if error else None, error, error.__traceback__ if error else None)
+        self.end(getattr(sys, "last_value", None))  # what ends the process, if something does

@@ -25,16 +25,12 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
     Does nothing outside of the main thread, and where somebody else handles the signal or reads such a pipe.
     """
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL or _is_heard_elsewhere():
         yield
         return
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    if before != -1:
-        signal.set_wakeup_fd(before)
-        yield
-        return
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _look_at_forks()
     signal.signal(signal.SIGTERM, _nothing)
     _writing.append(writer)
@@ -43,6 +39,12 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
         yield
     finally:
         _let_go()
+
+
+def _is_heard_elsewhere() -> bool:
+    descriptor = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(descriptor)
+    return descriptor != -1
 
 
 def _let_go() -> None:

@@ -39,8 +39,7 @@ class Parts:
     def write(self, recording: RankRecording, first_step: int) -> None:
         """Writes one rank's part. Raises OSError or ValueError where that is not possible."""
         self.folder.mkdir(exist_ok=True)
-        info = replace(recording.info, first_step=first_step)
-        mine = replace(recording, info=info)
+        mine = replace(recording, info=replace(recording.info, first_step=first_step))
         contents = jsonfile.Contents(mine.world_size, RunInfo(first_step=first_step), mine.units, mine.sources, [mine])
         files.write_text(self.folder / f"rank-{mine.rank}-{_host()}.json", jsonfile.text(contents))
 
@@ -48,9 +47,9 @@ class Parts:
         """The ranks of which there is a part."""
         return [int(path.stem.split("-")[1]) for path in self.folder.glob("rank-*.json")]
 
-    def wait(self, world_size: int, seconds: float, hurry: threading.Event | None = None) -> None:
+    def wait(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""
-        until, hurry = time.monotonic() + seconds, hurry or threading.Event()
+        until = time.monotonic() + seconds
         while len(self.ranks()) < world_size and time.monotonic() < until and not hurry.wait(POLL_SECONDS):
             pass
 

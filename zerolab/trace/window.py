@@ -7,7 +7,6 @@ end the same one. Before the first recorded step and after the last nothing is w
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Self
 from weakref import WeakSet
 
@@ -43,17 +42,14 @@ class Window:
 
     def __enter__(self) -> Self:
         self._watching.enter_context(beside_compiler())
-        handle = register_optimizer_step_post_hook(self._updated)
-        self._watching.callback(handle.remove)
+        self._watching.callback(register_optimizer_step_post_hook(self._updated).remove)
         for name in ("backward", "grad"):
             self._watching.enter_context(replace(torch.autograd, name, self._differentiate))
         self._look()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._end(kind, error, traceback)
+    def __exit__(self, *failure: object) -> None:
+        self._end(*failure)
 
     def so_far(self) -> RankRecording | None:
         """What was recorded so far, from any thread; None before the first step and after the last.
@@ -83,12 +79,12 @@ class Window:
         if self.steps == self.last:
             self._end()
         elif self.steps == self.first - 1:
-            self._start().forward_begins(module, inputs)
+            self._start().passes.forward_begins(module, inputs)
 
     def _start(self) -> Recorder:
         self._recorder = recorder = Recorder(times_only=self._times_only)
         recorder.__enter__()
-        recorder.add_optimizers(self._optimizers)
+        recorder.ownership.add_optimizers(self._optimizers)
         return recorder
 
     def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -97,7 +93,7 @@ class Window:
             if self.steps == self.last:
                 self._end()
             elif self.steps >= self.first - 1:
-                (self._recorder or self._start()).backward_begins()
+                (self._recorder or self._start()).passes.backward_begins()
             self._gradients = True
         return original(*args, **keywords)
 

@@ -14,12 +14,6 @@ from zerolab.why.rank import watched
 @report_to_torchrun  # so that its summary shows the error of the rank that failed first
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the script or module with what follows it as its arguments."""
-    options = _parse(arguments)
-    with watched(options.out, options.timeout, end=options.end):
-        script.run(options)
-
-
-def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="torchrun ... -m zerolab.why", description="Runs a training script as it is, and says why it hangs."
     )
@@ -33,7 +27,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         parser.error(f"{str(options.out)!r} cannot be a folder for the ranks' notes: {error.strerror}; name another")
-    return options
+    with watched(options.out, options.timeout, end=options.end):
+        script.run(options)
 
 
 def _seconds(text: str) -> float:

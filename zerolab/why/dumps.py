@@ -39,13 +39,12 @@ def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
         FileNotFoundError: there is no such file.
     """
     files = [Path(path) for path in paths]
-    if len(files) == 1 and files[0].is_dir():
-        folder = files[0]
-        if (folder / HANG).is_file():
-            return _said(folder / HANG)
-        if in_folder(folder):
-            return Verdict((), (), f"no hang was noticed in the run whose notes are in {str(folder)!r}")
+    if len(files) == 1 and (folder := files[0]).is_dir():
         files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        if folder / HANG in files:
+            files = [folder / HANG]
+        elif in_folder(folder):
+            return Verdict((), (), f"no hang was noticed in the run whose notes are in {str(folder)!r}")
     if len(files) == 1 and files[0].name == HANG:
         return _said(files[0])
     if not files:
@@ -71,8 +70,7 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
             raise Foreign(f"{one.said}, does not tell what has not ended: give dumps of the flight recorder")
     recordings = {each.rank: each for each in ranks_of(files, DIFFERENT_RUNS)}
     world_size = next(iter(recordings.values())).world_size
-    histories = {rank: [_position(event) for event in _collectives(one)] for rank, one in recordings.items()}
-    calls = _up_to_the_first_stuck(histories)
+    calls = _up_to_the_first_stuck({rank: [*map(_position, one.events)] for rank, one in recordings.items()})
     standings = [
         _standing(recordings[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
         for rank in range(world_size)
@@ -92,10 +90,6 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
     return said._replace(text="\n".join([said.text, *lacks]))
 
 
-def _collectives(recording: RankRecording) -> list[Event]:
-    return [event for event in recording.events if event.kind == "collective"]
-
-
 def _position(event: Event) -> Position:
     known = event.dtype is not None
     return Position(
@@ -112,8 +106,7 @@ def _position(event: Event) -> Position:
 
 def _standing(recording: RankRecording) -> Standing:
     """Where a rank stands: in the first collective that has not ended, or after its last."""
-    events = _collectives(recording)
-    event = next((each for each in events if each.text == flight.UNFINISHED), events[-1])
+    event = next((each for each in recording.events if each.text == flight.UNFINISHED), recording.events[-1])
     position, source = _position(event), event.source
     where = f"{recording.sources[source.id].label}, line {source.line}" if source is not None else ""
     return Standing(recording.rank, "running" if position.state == INSIDE else _SILENT, position, where=where)

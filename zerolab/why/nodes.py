@@ -4,6 +4,7 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Nodes:
 
     def tell(self, standings: Sequence[Standing], calls: Calls) -> None:
         """Writes where the ranks of this node are, if they have made calls."""
-        ranks = {rank: [_plain(standings[rank]), calls[rank]] for rank in calls}
+        ranks = {rank: [astuple(standings[rank]), calls[rank]] for rank in calls}
         with contextlib.suppress(OSError, ValueError):  # the folder may be gone
             files.write_json(self._own, {"job": self._job, "time": time.time(), "ranks": ranks})
         self.has_told = True
@@ -55,10 +56,6 @@ class Nodes:
         return found
 
 
-def _plain(standing: Standing) -> list[Any]:
-    return [standing.rank, standing.state, standing.position, standing.phase, standing.where]
-
-
 def _read(said: Any) -> tuple[Standing, list[Position]]:
-    (rank, state, position, phase, where), calls = said
-    return Standing(rank, state, Position(*position), phase, where), [Position(*call) for call in calls]
+    (rank, state, position, *more), calls = said
+    return Standing(rank, state, Position(*position), *more), [Position(*call) for call in calls]

@@ -12,12 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
-from zerolab.runtime import counter, lookout, report, stack
+from zerolab.runtime import counter, report, stack
 from zerolab.runtime.board import Position
 from zerolab.why.notes import NAME, Notes
 from zerolab.why.watch import HANG, Options, born
@@ -44,19 +44,14 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
     speaker.start()
     if os.environ.get("LOCAL_RANK", "0") == "0":
         (folder / HANG).unlink(missing_ok=True)  # of an earlier run
-        options = Options(
-            str(folder.resolve()), _job(), speaker.about["run"], speaker.about["world_size"], timeout, end
-        )
+        run, world_size = speaker.about["run"], speaker.about["world_size"]
+        options = Options(str(folder.resolve()), _job(), run, world_size, timeout, end)
         # In its own session: torchrun ends its ranks' process groups, and this process still has something to say then.
         command = [sys.executable, "-m", "zerolab.why.watch", json.dumps(options)]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
-    try:
+    with ExitStack() as leaving:
+        leaving.push(lambda _kind, error, _trace: speaker.end(error))
         yield
-    except BaseException as error:
-        speaker.end(error)
-        raise
-    else:
-        speaker.end(None)
 
 
 def _job() -> str:
@@ -91,7 +86,7 @@ class _Speaker(threading.Thread):
             time.sleep(SAYS)
 
     def _look(self) -> None:
-        (number, lines), now = lookout.look(self._watched), time.monotonic_ns()
+        (number, lines), now = stack.look(self._watched), time.monotonic_ns()
         position = self.notes.page.read()
         if position != self._position:
             self._places.clear()
@@ -146,16 +141,12 @@ def _called(lines: list[stack.Line]) -> str:
         return ""
     begins, library = called[-1], called[-1][0].split("/")[0]
     last = next(each for each in called if each[0].split("/")[0] == library)
-    waits = next((each for each in called if not _is_pythons(each[2])), called[0])
+    waits = next((each for each in called if not each[2].startswith(_STDLIB) or "-packages" in each[2]), called[0])
     places, file = [], ""
     for place in dict.fromkeys((begins, last, waits)):
         places.append(place[1] if place[0] == file else f"{place[0]}, {place[1]}")
         file = place[0]
     return " > ".join(places)
-
-
-def _is_pythons(file: str) -> bool:
-    return file.startswith(_STDLIB) and "-packages" not in file
 
 
 def _ending(error: BaseException | None) -> dict[str, Any]:

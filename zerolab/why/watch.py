@@ -83,22 +83,17 @@ class _Rank:
             self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
             # Within a collective a rank waits, but ranks that join connect to each other. Outside, a loop of a few
             # lines of Python does not count, however busy.
-            counts = position.name == INIT if position.state == INSIDE else self.is_quiet or self.said.get("native")
+            is_quiet = self._silence() > min(QUIET, self._timeout / 2)  # if the timeout is short, it may only be late
+            counts = position.name == INIT if position.state == INSIDE else is_quiet or self.said.get("native")
             if self._works and counts:
                 self._worked = now
                 # What follows the last movement, before it is reported, is the timeout less a look of either kind.
                 self._work += now - self._since < (COMPUTES - 1) * self._timeout + TICK + every
         return self._work, position
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether its thread may be kept from saying anything; if the timeout is short, it may only be late."""
-        return self._silence() > min(QUIET, self._timeout / 2)
-
     def _silence(self) -> float:
         """Seconds since its thread said something."""
-        last: int = self.said.get("time", 0)
-        return (time.monotonic_ns() - last) / 1e9
+        return float(time.monotonic_ns() - self.said.get("time", 0)) / 1e9
 
     @property
     def remark(self) -> str:
@@ -195,11 +190,9 @@ class Watch:
         self._options, self._ranks = options, _Ranks(options)
         self._nodes = Nodes(Path(options.folder), options.job, options.run)
         # Waiting ranks that poll for a key, and loops that wait for a file, move a little: only work and news count.
-        self._hang = HangWatch(
-            self._ranks, options.timeout, still=max(0.0, options.timeout - TICK), effort=self._ranks.effort
-        )
-        self._said: dict[int, Position] = {}  # where the ranks stood when a hang was told
-        self._last: Verdict | None = None
+        still = max(0.0, options.timeout - TICK)
+        self._hang = HangWatch(self._ranks, options.timeout, still=still, effort=self._ranks.effort)
+        self._told: tuple[Verdict, dict[int, Position]] | None = None  # of a hang, and where the ranks stood
         self._told_end = False
 
     def run(self) -> None:
@@ -209,8 +202,8 @@ class Watch:
             self._ranks.find()
             unfinished = self._ranks.unfinished()
             self._look_at_ends(unfinished)
-            all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
             self._look_at_waits(unfinished)
+            all_came = len(self._ranks.members) >= self._ranks.local and self._ranks.members
             if not unfinished and (all_came or time.monotonic() - started > COMES_LATE):
                 return
             if not self._nodes.has_told and self._ranks.elsewhere and self._nodes.others():
@@ -219,14 +212,12 @@ class Watch:
 
     def _look_at_waits(self, unfinished: list[int]) -> None:
         positions = {rank: page.read() for rank, page in self._ranks.board.items()}
-        if self._said:
+        if self._told is not None:
             # An error that ends a wait is no step forward.
-            if any(now != self._said.get(rank) and now.state != FAILED for rank, now in positions.items()):
-                self._say(GO_ON)
-                if self._last is not None:
-                    self._write(self._last._replace(text=f"{self._last.text}\n{GO_ON}"))
+            if any(now != self._told[1].get(rank) and now.state != FAILED for rank, now in positions.items()):
+                self._tell(self._told[0], GO_ON)
                 self._nodes.forget()
-                self._said = {}
+                self._told = None
             return
         stuck = self._hang.look(unfinished) if unfinished else None
         if stuck is None:
@@ -241,8 +232,8 @@ class Watch:
                     standings[rank], calls[rank] = standing, history
         found = verdict.of_hang(standings, calls, waited, remarks)
         if found is not None:
-            self._said = positions
             self._tell(found)
+            self._told = found, positions
             if self._options.end:
                 self._end(unfinished)
 
@@ -263,23 +254,16 @@ class Watch:
             cause = min(endings, key=lambda each: (each.blames_a_peer, each.time))
         how = self._ranks.members[cause.rank].said.get("ended", WORDLESS)
         if len(self._ranks.members) > 1 and not how.startswith("raised KeyboardInterrupt"):
-            self._tell_end(verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls()))
+            found = verdict.of_end(cause.rank, how, self._ranks.standings(), self._ranks.calls())
+            if self._told is None:
+                self._tell(found)
+            else:  # what a hang ends in, such as the signals of a launcher, stands below it: it is not the cause
+                self._tell(self._told[0], found.text.splitlines()[0])
 
-    def _tell_end(self, found: Verdict) -> None:
-        """What a hang ends in, such as the signals of a launcher, stands below it: it is not the cause."""
-        if self._last is None or not self._said:
-            self._tell(found)
-            return
-        end = found.text.splitlines()[0]
-        self._say(end)
-        self._write(self._last._replace(text=f"{self._last.text}\n{end}"))
-
-    def _tell(self, found: Verdict) -> None:
-        self._last = found
-        self._say(found.text)
-        self._write(found)
-
-    def _write(self, found: Verdict) -> None:
+    def _tell(self, found: Verdict, news: str | None = None) -> None:
+        """Says what was found, or what has come of it, and keeps both in a file."""
+        self._say(news or found.text)
+        found = found._replace(text=f"{found.text}\n{news}") if news else found
         with contextlib.suppress(OSError, ValueError):  # the folder may be gone
             files.write_json(Path(self._options.folder) / HANG, found.as_json)
 
