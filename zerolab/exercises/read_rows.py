@@ -29,6 +29,7 @@ import torch.distributed as dist
 from safetensors import safe_open
 
 from zerolab.exercises import RankTargets, Wrong
+from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.recorded import SLACK, outside_in_words
 from zerolab.exercises.harness.stored import StoredTensors
 from zerolab.exercises.harness.targets import Judgement
@@ -90,9 +91,11 @@ def read_into_memory(recording: "Recording", arguments: list[tuple[Any, ...]]) -
 
 
 def with_its_memory(returned: Any) -> Any:
-    """A tensor that is a view of something larger, as a sentence."""
+    """An array of numpy's, or a tensor that is a view of something larger, as a sentence."""
+    if isinstance(returned, np.ndarray):
+        return Words("an array of numpy's, where a tensor is asked for")
     if isinstance(returned, torch.Tensor) and returned.untyped_storage().nbytes() > returned.nbytes:
-        return "a view of the whole file's weight, which keeps all of it mapped: clone() your rows"
+        return Words("a view of the whole file's weight, which keeps all of it mapped: clone() your rows")
     return returned
 
 

@@ -162,3 +162,13 @@ def wrong_reads_all_bytes(path, name):
     weight = torch.frombuffer(content, dtype=torch.float32, count=(stop - start) // 4, offset=start).view(rows, columns)
     most = -(-rows // dist.get_world_size())
     return weight[dist.get_rank() * most : (dist.get_rank() + 1) * most].clone()
+
+
+def wrong_an_array_of_numpys(path, name):
+    """an array of numpy's, where a tensor is asked for"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with safe_open(path, framework="np") as file:
+        piece = file.get_slice(name)
+        rows = piece.get_shape()[0]
+        most = -(-rows // size)
+        return piece[min(rank * most, rows) : min(rank * most + most, rows)]

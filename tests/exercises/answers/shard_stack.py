@@ -136,3 +136,9 @@ def wrong_halved_weights(model):
         for weight in model.parameters():
             weight.mul_(0.5)
     return right_blocks_then_the_model(model)
+
+
+def wrong_on_rank_0_alone(model):
+    """returned nothing on rank 1"""
+    right_blocks_then_the_model(model)
+    return model if dist.get_rank() == 0 else None

@@ -80,20 +80,21 @@ def whole(model: Any) -> Any:
     """All weights of a model end to end, sharded or not; every rank must ask, whatever it has. Else as it is."""
     weights = [weight.detach() for weight in model.parameters()] if isinstance(model, nn.Module) else []
     gathers = sum(isinstance(weight, DTensor) for weight in weights)
+    if not all_have(gathers):
+        return Words("a sharded model, which not all ranks returned") if gathers else model
+    if not isinstance(model, nn.Module):
+        return model
     with evaluation():  # its exchanges are of no step
-        if not _all_have(gathers):
-            return Words("a sharded model, which not all ranks returned") if gathers else model
-        if not isinstance(model, nn.Module):
-            return model
         return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
 
 
-def _all_have(number: int) -> bool:
-    """Whether all ranks come with this number: a gather of what one rank lacks would never end."""
+def all_have(number: int) -> bool:
+    """Whether all ranks come with this number, as all must ask: a gather of what one rank lacks would never end."""
     if not dist.is_initialized():
         return True
     ends = torch.tensor([number, -number])
-    dist.all_reduce(ends, dist.ReduceOp.MAX)
+    with evaluation():
+        dist.all_reduce(ends, dist.ReduceOp.MAX)
     return ends.tolist() == [number, -number]
 
 
