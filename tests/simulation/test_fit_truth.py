@@ -1,5 +1,6 @@
 """What `fit` predicts is what real ranks hold: state to the byte, and the highest moment of a step."""
 
+from dataclasses import replace
 from functools import cache, partial
 
 import pytest
@@ -54,7 +55,7 @@ def predicted(world_size):
     for name, (make, inputs, targets) in models_on(world_size).items():
         asked = {"inputs": inputs, "targets": targets, "loss_fn": loss_of(name), "stages": "ddp"}
         question = fit(make, world_size, **asked, precision="fp32", checkpointing="none").question
-        question = question.but(hardware=CPU)  # that of the real ranks: Adam updates one tensor after the other
+        question = replace(question, hardware=CPU)  # that of the real ranks: Adam updates one tensor after the other
         found |= {(name, stage): question.cell(stage, "fp32", "none") for stage in stages_of(name)}
     return found
 
