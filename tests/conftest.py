@@ -18,6 +18,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from headless import chromium as start_chromium
 from tabs import Tabs
 
+# Of threads that share a kernel's work those that have done their part would spin, while other ranks need the core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
 LONGEST = (  # files of three quarters of a minute and more; they begin, and those that compute beside those that wait

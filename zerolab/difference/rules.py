@@ -125,8 +125,9 @@ def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: 
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    extra = {name: minus(theirs[name], ours[name]) for name in far}
-    if before is not None and _same(extra, before.signed("read"), far, slack):
+    old = before.signed("read") if before is not None else {}
+    left = {name: length(minus(minus(theirs[name], ours[name]), old[name])) for name in far if name in old}
+    if before is not None and all(name in old and left[name] <= slack * length(old[name]) for name in far):
         yield "it is GOOD's plus that of the step before: zero_grad() was forgotten"
     if bad.micro > 1 and _same(theirs, bad.mean_signed("last"), far, slack):
         yield f"only the last of {bad.micro} micro-batches is in it: zero_grad() comes too early, between them"
@@ -185,7 +186,9 @@ def moves(step: Step) -> dict[str, Vector]:
 
 def copies(step: Step) -> str:
     """What copies of parameters mean that are not the same after an update."""
-    still = [str(rank) for rank, pieces in enumerate(_stood(step)) if {*pieces.values()} == {True}]
+    moments = zip(step.by_rank("before"), step.by_rank("end"), strict=True)
+    same = [bool(a) and all(key in b and a[key].exact == b[key].exact for key in a) for a, b in moments]
+    still = [str(rank) for rank, stood in enumerate(same) if stood]
     if still and len(still) < len(step.ranks):
         return f"nothing moved on rank {', '.join(still)}: it made no update, or did not get the others'"
     return "the ranks updated otherwise: gradient, settings or state differ, or an update was not sent to all"

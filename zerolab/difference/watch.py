@@ -167,7 +167,7 @@ class Fingerprints:
             model, prefix = self._models[id(self._running[0])]
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
                 for name, buffer in module.named_buffers():
-                    if buffer.is_floating_point() or buffer.is_complex():
+                    if buffer.numel() and (buffer.is_floating_point() or buffer.is_complex()):
                         whole = Place(prefix + plain(name), 0, 0, local(buffer).numel())
                         self._note(self._now["buffers"], [whole], buffer)
 

@@ -1,6 +1,6 @@
 """The lesson: one stage a file, read top to bottom; and other systems behind the same step, to measure it against."""
 
-from collections import UserDict
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -14,17 +14,29 @@ from zerolab.engines.zero2 import Zero2
 from zerolab.engines.zero3 import Zero3
 
 
-class _Engines(UserDict[str, Any]):
+class _Engines(Mapping[str, type[Any]]):
     """Names to classes; other systems, and what goes beyond the four stages, are imported when asked for."""
 
+    def __init__(self, places: dict[str, str]) -> None:
+        self._places = places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __contains__(self, stage: object) -> bool:
+        return stage in self._places  # without importing anything
+
     def __getitem__(self, stage: str) -> type[Any]:
-        module, _, name = self.data[stage].partition(".")
+        module, _, name = self._places[stage].partition(".")
         found: type[Any] = getattr(import_module(f"{__name__}.{module}"), name)
         return found
 
     def modules(self) -> list[str]:
         """The files in which they are written, by their names in Python; nothing is imported."""
-        return list(dict.fromkeys(f"{__name__}.{place.partition('.')[0]}" for place in self.data.values()))
+        return list(dict.fromkeys(f"{__name__}.{place.partition('.')[0]}" for place in self._places.values()))
 
 
 ENGINES = _Engines(

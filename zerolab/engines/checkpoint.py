@@ -5,7 +5,7 @@ safetensors, which load without executing anything; a save that is killed leaves
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 from inspect import signature
 from pathlib import Path
@@ -50,7 +50,7 @@ class Checkpoints:
         Raises:
             TypeError: the module's state has something other than tensors in it.
         """
-        return {key: value.detach().clone() for key, value in self._whole_model().items()}
+        return {key: value.detach().clone() for key, value in self._whole_model()}
 
     def load_state_dict(self, state: dict[str, torch.Tensor]) -> None:
         """Takes the whole model from `state`, as `state_dict` gives it; every rank passes the same.
@@ -62,8 +62,8 @@ class Checkpoints:
         check_state(state, self._shapes)
         self._load(state)
 
-    def _whole_model(self) -> Mapping[str, torch.Tensor]:
-        """What `state_dict` copies."""
+    def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
+        """What `state_dict` copies, one after the other."""
         raise NotImplementedError
 
     def _load(self, state: dict[str, torch.Tensor]) -> None:
@@ -207,7 +207,7 @@ class FlatCheckpoints(Checkpoints):
         """Refuses to copy or pickle the engine, and with it the model, whose hooks refer to it."""
         raise TypeError("an engine's model cannot be copied or pickled: load engine.state_dict() into another module")
 
-    def _whole_model(self) -> dict[str, torch.Tensor]:
+    def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
         entries = self._entries()
         values: dict[int, torch.Tensor] = {}
         for flat in self.flats:
@@ -216,7 +216,7 @@ class FlatCheckpoints(Checkpoints):
             # From the masters: bf16 weights would lose what the optimizer knows.
             views = flat.views(_gather_from_owners(flat, flat.owned.detach()))
             values |= {id(parameter): view for parameter, view in zip(flat.parameters, views, strict=True)}
-        return {key: values.get(id(entry), entry) for key, entry in entries.items()}
+        return ((key, values.get(id(entry), entry)) for key, entry in entries.items())
 
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         # A tied parameter has several keys and one tensor; the value of the last key wins.
@@ -289,7 +289,8 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dic
         kind, _, rest = place.partition("/")
         if kind == "model":
             model[rest] = value
-        else:  # from the right: a parameter's name may hold a slash, an optimizer's key never does
+        elif kind == "optimizer":
+            # From the right: a parameter's name may hold a slash, an optimizer's key never does.
             name, _, key = rest.rpartition("/")
             state[name][key] = value
     optimizer = {"state": state, "param_groups": json.loads(about["groups"])}

@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial, wraps
 from importlib import import_module
@@ -131,7 +131,7 @@ class DeepSpeed1(DeepSpeed0):
             piece.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0))
         return norm
 
-    def _whole_model(self) -> dict[str, torch.Tensor]:
+    def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
         whole: dict[int, torch.Tensor] = {}
         for parameter in self.module.parameters():
             full = self._deepspeed.utils.safe_get_full_fp32_param(parameter) if parameter.requires_grad else None
@@ -141,7 +141,7 @@ class DeepSpeed1(DeepSpeed0):
                     full = parameter.detach().clone()
             whole[id(parameter)] = full
         entries = self.module.state_dict(keep_vars=True)
-        return {key: whole.get(id(entry), entry).view(self._shapes[key]) for key, entry in entries.items()}
+        return ((key, whole.get(id(entry), entry).view(self._shapes[key])) for key, entry in entries.items())
 
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:

@@ -1,7 +1,7 @@
 """torch's FSDP1 (`FullyShardedDataParallel`) behind the same step: a unit is one flat parameter, as in our engines."""
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -111,8 +111,8 @@ class FSDP1(Native):
         return self.model.clip_grad_norm_(max_norm)  # type: ignore[no-any-return]  # the wrapper's, typed as any module
 
     @_one_rank_may_shard_nothing()
-    def _whole_model(self) -> dict[str, torch.Tensor]:
-        return dict(self.model.state_dict())  # the wrapper's: gathered, by the module's own keys
+    def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
+        return list(self.model.state_dict().items())  # the wrapper's: gathered, by the module's own keys
 
     @_one_rank_may_shard_nothing()
     def _load(self, state: dict[str, torch.Tensor]) -> None:

@@ -74,13 +74,15 @@ class FSDP2(Native):
 
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
-        sharded = self.module.state_dict()  # also what a forward has left whole: for this FSDP2 gives it up
-        for name, param in self._fsdp_params.items():
-            start, numel = _rows(param)
-            local(sharded[name]).view(-1).copy_(state[name].reshape(-1)[start : start + numel])
-        for name, buffer in self.module.named_buffers():
-            if name in state:
-                buffer.copy_(state[name])
+        entries = self.module.state_dict(keep_vars=True)  # for this FSDP2 gives up what a forward has left whole
+        params = {id(param.sharded_param): param for param in self._fsdp_params.values()}
+        for key, entry in entries.items():  # of a tied parameter the last key counts
+            value = state[key]
+            if (param := params.get(id(entry))) is not None:
+                start, numel = _rows(param)
+                local(entry).view(-1).copy_(value.reshape(-1)[start : start + numel])
+            else:
+                entry.copy_(value)
 
     def _owned(self) -> Iterator[Owned]:
         """This rank's rows of each parameter, perhaps none."""

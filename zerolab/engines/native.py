@@ -201,8 +201,8 @@ class Native(Explained, Checkpoints):
         # Correct where every rank has all gradients, and with DTensors, which know that they are shards.
         return whole(nn.utils.clip_grad_norm_(self.module.parameters(), max_norm))
 
-    def _whole_model(self) -> Mapping[str, torch.Tensor]:
-        return {key: whole(value.detach()) for key, value in self.module.state_dict().items()}
+    def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
+        return ((key, whole(value.detach())) for key, value in self.module.state_dict().items())
 
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         self.module.load_state_dict(state)

@@ -104,7 +104,8 @@ def scatter(
         known = [name for name in names if state[name]]
         mine = dict(state[known[0]]) if known else {}
         for key, example in mine.items():
-            if all(is_elementwise(key, state[name].get(key, example), shapes[name]) for name in known):
+            having = [name for name in known if key in state[name]]
+            if all(is_elementwise(key, state[name][key], shapes[name]) for name in having):
                 mine[key] = _cut(updated, pieces, key, example.dtype, state)
             else:
                 mine[key] = deepcopy(example)  # torch increments a step in place

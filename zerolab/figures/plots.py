@@ -49,10 +49,10 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     # "3.5 MB", not "3.5M", which would be read as parameters.
     figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
     figure.update_yaxes(ticksuffix="B", rangemode="tozero")
-    sums = {row["stage"]: [sum(row[said].values()) for said in ("state", "formula")] for row in every}
-    held = ", ".join(f"{stage} {measured:,}" for stage, (measured, _) in sums.items())
+    sums = [(sum(row["state"].values()), sum(row["formula"].values())) for row in every]
+    held = ", ".join(f"{row['stage']} {measured:,}" for row, (measured, _) in zip(every, sums, strict=True))
     title = f"State a rank on {count(every[0]['world_size'], 'rank')}: measured, and beside it the formula"
-    alike = all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums.values())
+    alike = all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
     notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
     return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if alike else "")
 

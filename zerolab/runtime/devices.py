@@ -189,7 +189,7 @@ def _worst(
             return number, reason
     free, number = min(((_free(card), number) for number, card in known), default=(math.inf, 0))
     needed = ranks * rank_bytes
-    return None if free > needed else (number, no_room.format(free=free / 1e9, ranks=ranks, needed=needed / 1e9))
+    return None if free >= needed else (number, no_room.format(free=free / 1e9, ranks=ranks, needed=needed / 1e9))
 
 
 def _free(card: Card) -> int:

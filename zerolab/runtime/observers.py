@@ -25,7 +25,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _NOTHING = nullcontext()
 
 
-@dataclass(slots=True, weakref_slot=True, eq=False)
+@dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
 class Call:
     """One call of a collective, the same object from its start to the end of its wait."""
 

@@ -286,6 +286,8 @@ def _sentence(error: Exception) -> str:
 
 
 def _name(fn: object) -> str:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
     # Of an object with a `__call__`, `__name__` may be anything.
     return fn.__name__ if isinstance(fn, FunctionType | MethodType | BuiltinFunctionType | type) else _short(fn)
 

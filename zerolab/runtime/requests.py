@@ -60,8 +60,10 @@ class Reader:
                 )
 
     def _given(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The arguments by name."""
-        return dict(zip(self._names, args, strict=False)) | kwargs
+        """The arguments by name; of a name that the function does not have, torch itself speaks."""
+        return dict(zip(self._names, args, strict=False)) | {
+            name: kwargs[name] for name in self._names if name in kwargs
+        }
 
 
 def request_of_native(args: tuple[Any, ...]) -> Request:

@@ -74,9 +74,11 @@ def _shared() -> Iterator[None]:
     The garbage collector would look through half a million objects again and again: a tenth of the time.
     """
     gc.disable()
-    yield
-    gc.freeze()
-    gc.enable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def die_with_parent(parent: int) -> None:

@@ -34,6 +34,7 @@ class Fit(Table):
 
     def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
         self.question, self.cells, self.usable = question, list(cells), question.usable
+        self._others: list[Cell] = []  # what was asked besides, in other precisions and checkpointings
         self.blocks = own.described(question.model(), question.units)
         why = dict.fromkeys(str(cell.seen["why"]) for cell in cells if cell.recording is None)
         self.notes = [*notes, *(f"no activations: {text}; below is the state alone" for text in why)]
@@ -233,13 +234,15 @@ class Fit(Table):
         changed: dict[str, Any] = {}
         if name in ("precision", "checkpointing"):
             case[name] = value
-            known = [each for each in self.cells if [each.stage, each.precision, each.policy] == [*case.values()]]
-            if known:
-                return known[0]
-        elif name == "units":
+            cells, wanted = [*self.cells, *self._others], [*case.values()]
+            if not (known := [each for each in cells if [each.stage, each.precision, each.policy] == wanted]):
+                known = [self.question.cell(**case)]
+                self._others += known
+            return known[0]
+        if name == "units":
             changed = {"units": own.blocks_of(self.question.model(), value)}
         elif name in Question.COUNTS:
-            changed = {**same, name: value}
+            changed = {**same, name: check_count(Question.COUNTS[name], value)}
         else:
             check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
             changed = {"options": {**self.question.options, name: value}}

@@ -115,12 +115,18 @@ class Question:
     loss_fn: LossFunction
     micro_batches: int
     options: Mapping[str, Any]
-    COUNTS: ClassVar = ("world_size", "rows", "length", "micro_batches")
+    COUNTS: ClassVar = {
+        "world_size": "world size",
+        "rows": "number of rows",
+        "length": "length",
+        "micro_batches": "number of micro-batches",
+    }
 
     def __post_init__(self) -> None:
-        for name in self.COUNTS:
-            if (count := getattr(self, name)) is not None:
-                object.__setattr__(self, name, check_count(f"value of {name}", count))
+        for name, words in self.COUNTS.items():
+            count = getattr(self, name)
+            if not (count is None and name in ("rows", "length")):  # those of the batch
+                object.__setattr__(self, name, check_count(words, count))
 
     def cell(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
         """One simulated rank under this. Raises ValueError for anything that the stage cannot do with the model."""

@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zerolab import models
 from zerolab.engines.partition import find_units
-from zerolab.names import unknown
+from zerolab.names import check_count, unknown
 from zerolab.recording.patches import replace
 from zerolab.simulation.shapes import META
 
@@ -84,6 +84,7 @@ class Own:
 
     def length(self, length: int | None) -> int:
         """Tokens of a row, 0 where rows are not of tokens; then it refuses any `length`."""
+        length = None if length is None else check_count("length", length)
         if self.inputs is None:
             return length or min(self.longest or LENGTH, LENGTH)
         first = tensors_in(self.inputs)[0]

@@ -81,7 +81,8 @@ class _Block:
 
     def end(self, error: BaseException | None = None) -> None:
         atexit.unregister(self._left)
-        self._stack.__exit__(type(error) if error else None, error, error.__traceback__ if error else None)
+        kind, place = (None, None) if error is None else (type(error), error.__traceback__)
+        self._stack.__exit__(kind, error, place)
 
     def _left(self) -> None:
         self.end(getattr(sys, "last_value", None))  # what ends the process, if something does

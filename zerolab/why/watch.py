@@ -18,6 +18,7 @@ from zerolab.runtime import faults, stack
 from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped, threads, working_cpu
+from zerolab.runtime.machine import process_fields
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
 from zerolab.why.nodes import Nodes
@@ -49,10 +50,8 @@ class Options(NamedTuple):
 
 def born(pid: int) -> int:
     """When a process began, in its kernel's ticks: numbers are used again. 0 if it is gone, or nobody knows."""
-    with contextlib.suppress(OSError, IndexError, ValueError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return 0 if fields[0] in "ZX" else int(fields[19])
-    return 0
+    fields = process_fields(Path(f"/proc/{pid}"))
+    return 0 if fields[:1] in ([], ["Z"], ["X"]) else int(fields[19])
 
 
 class _Rank:

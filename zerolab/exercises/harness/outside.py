@@ -65,7 +65,9 @@ class Outside:
         roots: list[Any] = [value for frame in frames for value in frame.f_locals.values()]
         for function in vars(self._answer).values() if isinstance(self._answer, type) else [self._answer]:
             # Python's own names are the same at each look, and most of what there is.
-            roots += (value for name, value in getattr(function, "__globals__", {}).items() if name != "__builtins__")
+            names = getattr(function, "__globals__", {}).copy()  # the answer may have threads
+            names.pop("__builtins__", None)
+            roots += names.values()
             roots += getattr(function, "__dict__", {}).values()
         return _size(roots)
 
