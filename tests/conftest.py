@@ -12,14 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
+# Of threads that share a kernel's work those that have done their part would spin, while other ranks need the core.
+# Before torch is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from zerolab.player.browser import find_chromium
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from headless import chromium as start_chromium
 from tabs import Tabs
-
-# Of threads that share a kernel's work those that have done their part would spin, while other ranks need the core.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
