@@ -1,6 +1,7 @@
 """Stages side by side: the same losses, and bytes that are the formula plus its named terms, on every rank."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Any
 
@@ -281,6 +282,26 @@ def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_st
 def test_bad_input_gets_a_sentence_before_any_rank_starts(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         compare(**keywords)
+
+
+@pytest.mark.parametrize("call", [record, compare])
+def test_what_cannot_go_to_the_ranks_is_refused_by_the_name_of_what_trains(call: Callable[..., object]) -> None:
+    lock, large = threading.Lock(), torch.zeros(80_000_000)
+
+    def locked(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        with lock:
+            return models.loss(outputs, targets)
+
+    def heavy() -> nn.Module:
+        model = nn.Linear(4, 3)
+        model.register_buffer("table", large)
+        return model
+
+    given: dict[str, Any] = {"world_size": 1, "batches": BATCHES, "steps": 2, "device": "cpu"}
+    with pytest.raises(TypeError, match=r"^train cannot be sent to the ranks because of lock, which locked uses"):
+        call("zero1", model=half_frozen, loss_fn=locked, **given)
+    with pytest.raises(ValueError, match=r"^train carries 320\.0 MB to each rank, most of it in argument model"):
+        call("zero1", model=heavy, **given)
 
 
 def total(sizes: dict[str, int]) -> int:

@@ -128,6 +128,12 @@ def test_a_float8_buffer_has_a_fingerprint(tmp_path):
     assert (found.numel, found.squares, found.dtype) == (3, 10.25, "float8_e4m3fn")
 
 
+def test_a_buffer_without_elements_has_nothing_that_could_not_be_seen(tmp_path):
+    empty = torch.empty(0, device="meta")
+    train(tmp_path / "run", seeded(Graph, empty), lambda model, _: model(ones(), torch.eye(6)).sum())
+    assert Run(tmp_path / "run").unseen == []
+
+
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float8_e5m2, torch.uint16, torch.bool])
 def test_rows_of_any_readable_kind_have_hashes_that_tell_them_apart(dtype):
     values = torch.tensor([[0, 1], [1, 0], [1, 1]])

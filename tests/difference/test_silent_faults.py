@@ -4,9 +4,13 @@ import math
 
 import pytest
 import silent
+import torch
 
 from zerolab import Cluster
+from zerolab.difference import rules
 from zerolab.difference.compare import beside, compare
+from zerolab.difference.prints import print_of
+from zerolab.difference.runs import Step
 
 
 @pytest.fixture(scope="module", name="recorded")
@@ -48,3 +52,43 @@ def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
 )
 def test_two_losses_have_the_digits_that_tell_them_apart_and_no_more(one, two, said):
     assert beside(one, two) == said
+
+
+def kept(**tensors):
+    """A rank's tensors as its file has them."""
+    return {name: [[0, *print_of(name, tensor).as_list()]] for name, tensor in tensors.items()}
+
+
+OLD, NEW, ZERO = torch.ones(4), torch.full((4,), 2.0), torch.zeros(4)
+BOTH_MOVED = kept(weight=NEW, bias=NEW)
+
+
+@pytest.mark.parametrize(
+    ("before", "ends", "said"),
+    [
+        (kept(weight=OLD, bias=ZERO), (BOTH_MOVED, kept(weight=OLD, bias=NEW)), "the ranks updated otherwise"),
+        (kept(weight=OLD, bias=ZERO), (BOTH_MOVED, kept(weight=OLD)), "the ranks updated otherwise"),
+        (kept(weight=ZERO, bias=ZERO), (BOTH_MOVED, kept(weight=ZERO, bias=ZERO)), "nothing moved on rank 1:"),
+    ],
+    ids=["its bias left zero", "its bias is gone", "all is still zero"],
+)
+def test_a_rank_stood_still_only_if_all_that_it_had_is_there_as_it_was(before, ends, said):
+    assert rules.copies(Step(1, [{"before": before, "end": end} for end in ends])).startswith(said)
+
+
+def step_with(gradient):
+    own = {"local": {}, "last": {}, "losses": [1.0], "settings": {}, "scale": 1.0}
+    return Step(1, [{"read": kept(weight=gradient), **own}])
+
+
+@pytest.mark.parametrize("slack", [0.6, 0.9])
+@pytest.mark.parametrize(("times", "said"), [(1, "it is GOOD's plus that of the step before"), (2, "")])
+def test_in_coarse_precision_the_gradient_of_the_step_before_is_told_from_twice_it(times, said, slack):
+    old, new = torch.randn(2, 4096, generator=torch.Generator().manual_seed(0))
+    good, bad, before = map(step_with, (new, new + times * old, old))
+    assert rules.gradient(good, bad, before, ["weight"], slack).partition(":")[0] == said
+
+
+def test_in_precision_in_which_nobody_can_tell_no_gradient_is_called_left_over():
+    good, bad, before = map(step_with, torch.randn(3, 4096, generator=torch.Generator().manual_seed(0)))
+    assert rules.gradient(good, bad, before, ["weight"], 1.25) == ""

@@ -6,6 +6,8 @@ import os
 import pytest
 import torch
 from awkward import batch, distance, loss_fn, make, shard_of
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
@@ -88,6 +90,17 @@ def test_the_same_file_serves_every_stage(clusters, tmp_path):
     for stage in STAGES:
         _, loaded = clusters(2).run(train, stage, [], resume=path)[0]
         assert distance(loaded, saved) == 0
+
+
+def test_what_someone_has_added_to_a_file_is_passed_over(clusters, tmp_path):
+    path, longer = tmp_path / "run.safetensors", tmp_path / "longer.safetensors"
+    _, saved = clusters(1).run(train, "zero1", range(1), path=str(path))[0]
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    added = {"ema/weight": torch.ones(2), "note": torch.ones(1)}
+    save_file(load_file(path) | added, longer, metadata)
+    _, loaded = clusters(1).run(train, "zero1", [], resume=str(longer))[0]
+    assert distance(loaded, saved) == 0
 
 
 def test_a_save_that_is_killed_leaves_the_old_file_as_it_was(clusters, tmp_path):

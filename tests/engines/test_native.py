@@ -1,6 +1,7 @@
 """torch's own systems behind the same step: they agree with our ddp, show what they hold, and refuse in words."""
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 
 import pytest
@@ -141,6 +142,47 @@ def test_a_state_dict_has_the_modules_own_keys_and_loads_into_another_engine(clu
         assert saved.keys() == make().state_dict().keys()
         assert distance(saved, loaded) == 0
         assert later == 0
+
+
+def checkpointed():
+    from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+
+    return nn.Sequential(*(checkpoint_wrapper(nn.Linear(4, 4)) for _ in range(2)))
+
+
+def with_a_buffer_that_only_the_second_layer_saves():
+    model, seen = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.zeros(3)
+    model[0].register_buffer("seen", seen, persistent=False)
+    model[1].register_buffer("seen", seen)
+    return model
+
+
+@pytest.mark.parametrize("make", [make, checkpointed, with_a_buffer_that_only_the_second_layer_saves])
+@pytest.mark.parametrize("stage", ["fsdp2", "hsdp"])
+def test_tied_wrapped_and_shared_tensors_load_as_they_do_into_the_plain_module(clusters, stage, make):
+    def load():
+        engine, plain = ENGINES[stage](make(), torch.optim.SGD, lr=0.1), make()
+        state = {key: torch.full_like(old, number) for number, (key, old) in enumerate(plain.state_dict().items(), 1)}
+        engine.load_state_dict(state)
+        plain.load_state_dict(state)
+        return engine.state_dict(), plain.state_dict()
+
+    for loaded, expected in clusters(2).run(load):
+        assert distance(loaded, expected) == 0
+
+
+def test_gathering_a_state_dict_takes_little_more_than_the_whole_model(clusters):
+    def gather():
+        from zerolab.recording.recorder import Recorder
+
+        engine = ENGINES["fsdp2"](nn.Sequential(*(nn.Linear(64, 64) for _ in range(8))), torch.optim.SGD, lr=0.1)
+        with Recorder() as recorder:
+            shard = recorder.ledger.host.total
+            state = engine.state_dict()
+        return (recorder.ledger.host.peak_total - shard) / sum(value.nbytes for value in state.values())
+
+    for models in clusters(2).run(gather):
+        assert 1 <= models < 1.5
 
 
 @pytest.mark.parametrize(
@@ -317,3 +359,13 @@ def test_engines_come_in_the_order_of_the_lessons_and_are_imported_when_asked_fo
         "deepspeed-0 deepspeed-1 deepspeed-2 deepspeed-3 muon-replicated muon-owners muon-rows"
     )
     assert out[1:] == ["True 17", "[]"]
+
+
+def test_the_table_of_engines_cannot_be_written_and_tells_its_names_without_importing_them(monkeypatch):
+    monkeypatch.setattr("zerolab.engines.import_module", None)
+    assert isinstance(ENGINES, Mapping)
+    assert "deepspeed-3" in ENGINES
+    assert "mine" not in ENGINES
+    assert len(ENGINES) == len(list(ENGINES.keys()))
+    with pytest.raises(TypeError, match="does not support item assignment"):
+        ENGINES["mine"] = nn.Module

@@ -8,6 +8,7 @@ from awkward import batch, distance, loss_fn, make, shard_of
 
 from zerolab import RankError
 from zerolab.engines import ENGINES
+from zerolab.engines.optimizer_state import Owned, scatter
 
 pytestmark = pytest.mark.slow  # the ranks import FSDP or DeepSpeed first, which takes seconds
 TORCH = ["torch-ddp", "torch-zero1", "fsdp1", "fsdp2", "hsdp"]
@@ -177,6 +178,19 @@ def test_an_option_of_our_engines_that_a_system_lacks_is_refused_with_its_own_na
 ):
     with pytest.raises(RankError, match=sentence):
         clusters(2).run(build, stage, torch.optim.SGD, lr=0.1, **options)
+
+
+def test_a_rank_of_padding_alone_gets_zeros_of_its_own_shape_where_a_group_lacks_a_key():
+    state = {
+        "with_amsgrad": {"step": torch.tensor(1.0), "exp_avg": torch.ones(4), "max_exp_avg_sq": torch.ones(4)},
+        "without": {"step": torch.tensor(1.0), "exp_avg": torch.ones(2)},
+    }
+    shapes = {name: entries["exp_avg"].shape for name, entries in state.items()}
+    padding, loaded = torch.zeros(3), {}
+    scatter([Owned(padding, [])], loaded, state, shapes)
+    zeros = torch.zeros(3)
+    expected = {"step": torch.tensor(1.0), "exp_avg": zeros, "max_exp_avg_sq": zeros}
+    torch.testing.assert_close(loaded, {padding: expected}, rtol=0, atol=0)
 
 
 @pytest.mark.deepspeed

@@ -55,6 +55,15 @@ def test_measured_bytes_stand_beside_the_formula():
     assert bars["optimizer state, formula"]["zero1"] == 2000
 
 
+def test_rows_of_one_stage_are_all_in_the_caption_and_none_that_is_apart_is_said_to_be_alike():
+    alike = ROWS[0]
+    apart = {**alike, "state": {category: 2 * value for category, value in alike["state"].items()}}
+    figure = figures.stages([apart, alike])
+    assert repr(figure).endswith("Bytes measured: ddp 32,048, ddp 16,024.")
+    assert "Each pair is as high" in figures.stages([alike, alike]).layout.title.text
+    assert "Each pair is as high" not in figure.layout.title.text
+
+
 def test_every_stage_has_a_formula_and_a_colour_a_dash_and_a_mark_of_its_own():
     own = list(ENGINES)[: len(theory.STAGES)]
     assert own == [stage for stage in ENGINES if stage not in systems.FORMS] == list(theory.STAGES)

@@ -442,3 +442,13 @@ def test_what_is_never_used_has_a_term_of_its_own_and_the_sum_is_exact_on_every_
             rows = recording.explain(rank.rank)
             assert rows[-1]["difference"] == 0, (stage, rank.rank)
             assert [row["bytes"] < 0 for row in rows if row["term"] == "unused"] == [True]
+
+
+class UnreadTensor(torch.Tensor):
+    def __repr__(self):
+        pytest.fail("somebody reads it")
+
+
+def test_a_call_is_shown_without_a_look_at_what_travels():
+    call = observers.Call("all_reduce", torch.ones(4).as_subclass(UnreadTensor), None, "mine")
+    assert "Call" in repr(call)

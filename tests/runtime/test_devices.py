@@ -150,6 +150,12 @@ def test_a_full_card_that_was_asked_for_is_refused_before_anything_starts(driver
         devices.check_usable([0], dict(enumerate(cards)), 4)
 
 
+def test_a_card_that_has_exactly_what_its_ranks_need_is_used(driver):
+    (card,) = driver([drivers.H200.format(index=0, free=1024)])
+    devices.check_usable([0], {0: card}, 4)
+    assert free([card | {"memory_free": 8 * GB}], world_size=4) == ((0,), ())
+
+
 def test_a_card_that_shares_the_main_memory_has_what_is_free_there(driver, monkeypatch):
     cards = driver([drivers.GB10.format(index=0)])
     monkeypatch.setattr(devices, "memory", lambda: (128 * GB, 100 * GB))

@@ -163,6 +163,14 @@ def test_a_message_from_before_the_first_rank_is_refused(three):
         three.run(from_the_left)
 
 
+def test_a_rank_given_by_a_name_that_a_message_does_not_have_is_torchs_to_refuse(three):
+    def send_from():
+        dist.send(torch.ones(4), 0, src=7)
+
+    with pytest.raises(RankError, match=r"TypeError: send\(\) got an unexpected keyword argument 'src'"):
+        three.run(send_from)
+
+
 @pytest.mark.parametrize("how", ["send", "batch_isend_irecv"])
 def test_a_message_from_another_memory_than_gloo_reads_is_refused(three, how):
     def send():

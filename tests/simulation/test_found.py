@@ -116,6 +116,47 @@ def test_counts_may_be_whole_floats_and_truth_is_none():
         ask().modules(-1)
 
 
+def test_none_is_no_count():
+    says = "is None: it must be a whole number, 1 or more"
+    found = fit(tied_gpt, 2, inputs=TOKENS, stages="ddp", checkpointing="none")
+    with pytest.raises(ValueError, match=f"the number of micro-batches {says}"):
+        ask(micro_batches=None)
+    for name in ("micro_batches", "world_size", "rows", "length"):
+        with pytest.raises(ValueError, match=f"^the .* {says}"):
+            found.over(name, [None])
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"rows": 0}, "the number of rows is 0"),
+        ({"micro_batches": 0}, "the number of micro-batches is 0"),
+        ({"length": 0}, "the length is 0"),
+        ({"length": "4"}, "the length is '4'"),
+    ],
+)
+def test_a_count_is_refused_in_words(given, says):
+    with pytest.raises(ValueError, match=f"^{says}: it must be a whole number, 1 or more"):
+        fit(tied_gpt, 2, **{"inputs": TOKENS, "stages": "ddp", "checkpointing": "none"} | given)
+
+
+@pytest.mark.parametrize(("name", "value"), [("precision", "fp32"), ("checkpointing", "block")])
+def test_what_the_table_lacks_is_simulated_when_it_is_first_asked_for(name, value):
+    forwards = []
+
+    def loss(outputs, _targets):
+        forwards.append(outputs.dtype)
+        return outputs.square().mean()
+
+    found = ask(loss_fn=loss)
+    forwards.clear()
+    first = list(found.over(name, [value]))
+    assert forwards
+    forwards.clear()
+    assert list(found.over(name, [value])) == first
+    assert not forwards
+
+
 def test_of_several_precisions_each_can_be_asked_for():
     found = ask(precision="fp32,bf16", stages="ddp,fsdp2", memory=catalog.CONTEXT_BYTES + 4e6)
     for precision in ("fp32", "bf16"):

@@ -8,7 +8,7 @@ import pytest
 
 from zerolab.runtime.board import DONE, INSIDE, Position
 from zerolab.why.notes import Notes
-from zerolab.why.watch import _Rank
+from zerolab.why.watch import _Rank, born
 
 TIMEOUT = 1.0
 
@@ -53,3 +53,17 @@ def test_a_thread_that_is_a_little_late_is_not_taken_for_one_that_has_no_lock(bu
     rank.effort()
     rank.said["time"] = time.monotonic_ns() - int(1e9 * silent_for)
     assert rank.remark.startswith(remark)
+
+
+NAMED = """
+import ctypes, sys
+ctypes.CDLL(None).prctl(15, b"reads letters \\xc3", 0, 0, 0)  # PR_SET_NAME, of at most 15 bytes
+print("is named", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_process_whose_name_linux_has_cut_within_a_letter_is_not_taken_for_one_that_is_gone():
+    with subprocess.Popen([sys.executable, "-c", NAMED], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        assert born(process.pid) > 0

@@ -125,9 +125,10 @@ def gradient(good: Step, bad: Step, before: Step | None, far: list[str], slack: 
             "each rank's shard is GOOD's times a number of its own: the norm of a shard was taken for that of the "
             "whole; sum the squares over ranks before the root"
         )
-    old = before.signed("read") if before is not None else {}
+    # With a slack of 1 anything would be as near to the old gradient as to nothing.
+    old = before.signed("read") if before is not None and slack < 1 else {}
     left = {name: length(minus(minus(theirs[name], ours[name]), old[name])) for name in far if name in old}
-    if before is not None and all(name in old and left[name] <= slack * length(old[name]) for name in far):
+    if all(name in old and left[name] <= slack * length(old[name]) for name in far):
         yield "it is GOOD's plus that of the step before: zero_grad() was forgotten"
     if bad.micro > 1 and _same(theirs, bad.mean_signed("last"), far, slack):
         yield f"only the last of {bad.micro} micro-batches is in it: zero_grad() comes too early, between them"
