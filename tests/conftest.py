@@ -12,9 +12,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-# Of threads that share a kernel's work those that have done their part would spin, while other ranks need the core.
-# Before torch is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 from zerolab.player.browser import find_chromium
 
 sys.path.append(str(Path(__file__).parents[1] / "tools"))
