@@ -1,5 +1,6 @@
 """A Work of NCCL's keeps the tensors that it has filled, and the counter, which asks it, keeps none of them alive."""
 
+import time
 import weakref
 
 import pytest
@@ -11,6 +12,14 @@ from zerolab.engines import ENGINES
 from zerolab.theory import STAGES
 
 pytestmark = pytest.mark.slow
+
+
+def left(references, within=2.0):
+    """How many stay alive: gloo, which does the contract's work, lets go in a thread of its own, after the wait."""
+    deadline = time.monotonic() + within
+    while any(each() is not None for each in references) and time.monotonic() < deadline:
+        time.sleep(0.001)
+    return sum(each() is not None for each in references)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -26,9 +35,9 @@ def test_no_gradient_outlives_its_step(ranks, stage):
         del held
         engine.step()
         device.synchronize()
-        return len(gradients), sum(gradient() is not None for gradient in gradients)
+        return len(gradients), left(gradients)
 
-    assert all(made > 0 and left == 0 for made, left in ranks.run(left_over))
+    assert all(made > 0 and alive == 0 for made, alive in ranks.run(left_over))
 
 
 def test_a_tensor_of_ones_own_is_free_once_its_work_was_waited_for(ranks):
@@ -38,6 +47,6 @@ def test_a_tensor_of_ones_own_is_free_once_its_work_was_waited_for(ranks):
         alive = weakref.ref(tensor.untyped_storage())
         assert tensor.sum().item() == 1000 * dist.get_world_size()
         del tensor
-        return alive() is None
+        return left([alive])
 
-    assert ranks.run(reduced) == [True, True]
+    assert ranks.run(reduced) == [0, 0]
