@@ -152,6 +152,8 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
         sys.modules["numpy.random"].seed()  # forked ranks would all draw the same numbers
     counter.install(page, others)
     device = None if gpu is None else _take(gpu, in_order=setup.backend == NCCL)
+    if setup.backend != NCCL:
+        _let_each_other_finish()
     files = dist.FileStore(_path_of(store), setup.world_size)
     _leave_hangs_to_the_kernel(files)
     try:
@@ -166,6 +168,16 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
     with _explained("the ranks on GPUs cannot reach each other") if device else contextlib.nullcontext():
         dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.protect_process_group()
+
+
+def _let_each_other_finish() -> None:
+    """Keep Linux from interrupting one of this rank's threads for another that has just been woken.
+
+    A thread that sends over gloo holds a lock, and wakes a thread that wants it, which then spins as long as it may:
+    where there are more ranks than cores, most of a collective's time.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # macOS has no such call, and a container may forbid it
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread and of those that it will start
 
 
 def _leave_hangs_to_the_kernel(store: dist.Store) -> None:
