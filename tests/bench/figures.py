@@ -91,9 +91,26 @@ def roundtrip(rounds: int) -> list[Figure]:
     return [figure]
 
 
+def collectives(rounds: int) -> list[Figure]:
+    """An all_reduce of 4 kB over 4 ranks, against ranks whose threads interrupt each other as Linux lets them."""
+    title = f"all_reduce of 4 kB over {RANKS} gloo ranks, by how Linux schedules their threads"
+    figure = Figure("collectives", title, "ms", "as Linux does", {"as ranks are": 1.0})
+    with Cluster(world_size=RANKS, device="cpu") as ranks, Cluster(world_size=RANKS, device="cpu") as interrupting:
+        interrupting.run(workloads.interrupt)
+        clusters = {"as ranks are": ranks, "as Linux does": interrupting}
+
+        def measure(variant: str) -> float:
+            return 1000 * max(clusters[variant].run(workloads.all_reduce_seconds))
+
+        for variant, milliseconds in interleaved(list(clusters), rounds, measure):
+            figure.add(variant, milliseconds)
+    return [figure]
+
+
 FIGURES: dict[str, Callable[[int], Iterable[Figure]]] = {
     "startup": startup,
     "roundtrip": roundtrip,
+    "collectives": collectives,
     "faults": faults,
     "recording": recording,
     "tracing": tracing,

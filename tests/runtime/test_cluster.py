@@ -305,6 +305,20 @@ def test_ranks_draw_different_numpy_numbers_and_share_the_cores(cluster):
     assert threads == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such policies")
+def test_no_thread_of_gloos_interrupts_a_rank_that_holds_what_it_waits_for(cluster):
+    def how_linux_schedules_gloo():
+        threads = Path("/proc/self/task").iterdir()
+        named = {(thread / "comm").read_text().strip(): int(thread.name) for thread in threads}
+        return {os.sched_getscheduler(thread) for name, thread in named.items() if "gloo" in name}
+
+    def how_linux_schedules_this():
+        return os.sched_getscheduler(0)
+
+    assert cluster.run(how_linux_schedules_gloo) == [{os.SCHED_BATCH}] * 2
+    assert cluster.run(how_linux_schedules_this) == [os.SCHED_BATCH] * 2
+
+
 def test_a_first_training_step_imports_next_to_nothing(cluster):
     def modules_of_a_step():
         before = set(sys.modules)
