@@ -135,7 +135,6 @@ def measured_peaks(name, cases):
             train(name, stage, **options)
         info = recorder.finish().info
         found.append({"whole step": info.peak, **info.peaks})
-    gc.unfreeze()
     return found
 
 
