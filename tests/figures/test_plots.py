@@ -59,9 +59,26 @@ def test_rows_of_one_stage_are_all_in_the_caption_and_none_that_is_apart_is_said
     alike = ROWS[0]
     apart = {**alike, "state": {category: 2 * value for category, value in alike["state"].items()}}
     figure = figures.stages([apart, alike])
-    assert repr(figure).endswith("Bytes measured: ddp 32,048, ddp 16,024.")
+    assert repr(figure).endswith("Bytes measured: ddp (1) 32,048, ddp (2) 16,024.")
     assert "Each pair is as high" in figures.stages([alike, alike]).layout.title.text
     assert "Each pair is as high" not in figure.layout.title.text
+
+
+def test_rows_of_one_stage_have_bars_of_their_own_named_by_what_they_differ_in():
+    def names(*changes):
+        return list(figures.stages([ROWS[0] | change for change in changes]).data[0].x)
+
+    assert names({}) == ["ddp"]
+    assert names({"precision": "fp32"}, {"precision": "bf16"}) == ["ddp, fp32", "ddp, bf16"]
+    assert names({}, {"world_size": 8}) == ["ddp, 4 ranks", "ddp, 8 ranks"]
+    assert names({"stage": "zero1"}, {"world_size": 8}) == ["zero1", "ddp"]
+    assert names({"num_params": 1000}, {"num_params": 2000}, {"num_params": 1000}) == [
+        "ddp, 1,000 parameters (1)",
+        "ddp, 2,000 parameters (1)",
+        "ddp, 1,000 parameters (2)",
+    ]
+    assert "on 4 ranks" in figures.stages(ROWS).layout.title.text
+    assert "on 4 ranks" not in figures.stages([ROWS[0], ROWS[0] | {"world_size": 8}]).layout.title.text
 
 
 def test_every_stage_has_a_formula_and_a_colour_a_dash_and_a_mark_of_its_own():

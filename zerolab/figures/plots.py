@@ -29,17 +29,19 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     """Bytes of state per rank, stage by stage: measured, and beside it, paler, by formula.
 
     Args:
-        rows: the `.rows` of `compare(...)` or `simulate(...)`. ValueError if there are none.
+        rows: the `.rows` of `compare(...)` or `simulate(...)`, also of several calls together: rows of one stage are
+            told apart by ranks, precision or parameters. ValueError if there are none.
     """
     every = list(rows)
     if not every:
         raise ValueError("there are no rows to draw: give the rows of compare(...), one per stage")
+    names = _told_apart(every)
     figure = go.Figure()
     for said, opacity, offset in (("measured", 1.0, 0), ("formula", 0.6, 1)):
         for category in theory.STATE_CATEGORIES:
             figure.add_bar(
                 name=f"{words(category)}, {said}",
-                x=[row["stage"] for row in every],
+                x=names,
                 y=[row["state" if said == "measured" else "formula"][category] for row in every],
                 offsetgroup=str(offset),
                 opacity=opacity,
@@ -50,11 +52,29 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
     figure.update_layout(barmode="stack", yaxis={"title": "a rank at the update", "exponentformat": "SI"})
     figure.update_yaxes(ticksuffix="B", rangemode="tozero")
     sums = [(sum(row["state"].values()), sum(row["formula"].values())) for row in every]
-    held = ", ".join(f"{row['stage']} {measured:,}" for row, (measured, _) in zip(every, sums, strict=True))
-    title = f"State a rank on {count(every[0]['world_size'], 'rank')}: measured, and beside it the formula"
+    held = ", ".join(f"{name} {measured:,}" for name, (measured, _) in zip(names, sums, strict=True))
+    sizes = {row["world_size"] for row in every}
+    on = f" on {count(sizes.pop(), 'rank')}" if len(sizes) == 1 else ""
+    title = f"State a rank{on}: measured, and beside it the formula"
     alike = all(abs(measured - formula) <= 0.01 * formula for measured, formula in sums)
     notice = "Each pair is as high on both sides: what was measured is the formula and a few bytes of padding."
     return finished(figure, "stages", title, f"Bytes measured: {held}.", notice=notice if alike else "")
+
+
+def _told_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Each row's stage; where rows share one, also in what the rows differ, and at last a number."""
+    names = [row["stage"] for row in rows]
+    for key, say in (
+        ("world_size", lambda size: count(size, "rank")),
+        ("precision", str),
+        ("num_params", "{:,} parameters".format),
+    ):
+        values = [row.get(key) for row in rows]
+        if len(set(names)) < len(rows) and len(set(values)) > 1:
+            names = [f"{name}, {say(value)}" for name, value in zip(names, values, strict=True)]
+    if len(set(names)) < len(rows):
+        names = [f"{name} ({names[:place].count(name) + 1})" for place, name in enumerate(names)]
+    return names
 
 
 def wall(
