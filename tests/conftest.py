@@ -140,7 +140,7 @@ def is_quick(item):
 
 
 def pytest_collection_finish():
-    """Has the garbage collector skip what torch and pytest have made: it took a quarter of these processes' time."""
+    """Has the garbage collector skip what torch and pytest have made, which it would look through again and again."""
     gc.collect()
     gc.freeze()
 

@@ -72,9 +72,10 @@ def test_rows_of_one_stage_have_bars_of_their_own_named_by_what_they_differ_in()
     assert names({"precision": "fp32"}, {"precision": "bf16"}) == ["ddp, fp32", "ddp, bf16"]
     assert names({}, {"world_size": 8}) == ["ddp, 4 ranks", "ddp, 8 ranks"]
     assert names({"stage": "zero1"}, {"world_size": 8}) == ["zero1", "ddp"]
+    assert names({}, {"stage": "zero1"}, {}) == ["ddp (1)", "zero1", "ddp (2)"]
     assert names({"num_params": 1000}, {"num_params": 2000}, {"num_params": 1000}) == [
         "ddp, 1,000 parameters (1)",
-        "ddp, 2,000 parameters (1)",
+        "ddp, 2,000 parameters",
         "ddp, 1,000 parameters (2)",
     ]
     assert "on 4 ranks" in figures.stages(ROWS).layout.title.text

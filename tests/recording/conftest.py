@@ -52,4 +52,5 @@ def record():
 
     gc.collect()  # an engine of the test before would be frozen, too, and what is there counts
     gc.freeze()
-    return record
+    yield record
+    gc.unfreeze()  # or what was alive then, and dies in a ring of references, would stay, and count in later recordings

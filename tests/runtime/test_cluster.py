@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, RankError
-from zerolab.runtime import launch
+from zerolab.runtime import hang, launch
 from zerolab.runtime.cluster import most_recent
 from zerolab.runtime.ranks import Ranks
 
@@ -306,17 +306,13 @@ def test_ranks_draw_different_numpy_numbers_and_share_the_cores(cluster):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has such policies")
-def test_no_thread_of_gloos_interrupts_a_rank_that_holds_what_it_waits_for(cluster):
-    def how_linux_schedules_gloo():
-        threads = Path("/proc/self/task").iterdir()
-        named = {(thread / "comm").read_text().strip(): int(thread.name) for thread in threads}
-        return {os.sched_getscheduler(thread) for name, thread in named.items() if "gloo" in name}
+def test_a_rank_and_its_threads_of_gloos_run_as_batch_work_and_the_one_that_answers_for_it_does_not(cluster):
+    def policies():
+        threads = {(thread / "comm").read_text().strip(): thread.name for thread in Path("/proc/self/task").iterdir()}
+        of = {name: os.sched_getscheduler(int(thread)) for name, thread in threads.items()}
+        return os.sched_getscheduler(0), {of[name] for name in of if "gloo" in name}, of[hang.LIFELINE]
 
-    def how_linux_schedules_this():
-        return os.sched_getscheduler(0)
-
-    assert cluster.run(how_linux_schedules_gloo) == [{os.SCHED_BATCH}] * 2
-    assert cluster.run(how_linux_schedules_this) == [os.SCHED_BATCH] * 2
+    assert cluster.run(policies) == [(os.SCHED_BATCH, {os.SCHED_BATCH}, os.SCHED_OTHER)] * 2
 
 
 def test_a_first_training_step_imports_next_to_nothing(cluster):

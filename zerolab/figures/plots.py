@@ -64,17 +64,15 @@ def stages(rows: Iterable[Mapping[str, Any]]) -> Chart:
 def _told_apart(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Each row's stage; where rows share one, also in what the rows differ, and at last a number."""
     names = [row["stage"] for row in rows]
-    for key, say in (
-        ("world_size", lambda size: count(size, "rank")),
-        ("precision", str),
-        ("num_params", "{:,} parameters".format),
-    ):
-        values = [row.get(key) for row in rows]
+    said = [
+        (count(row["world_size"], "rank"), row.get("precision"), f"{row.get('num_params', 0):,} parameters")
+        for row in rows
+    ]
+    for values in zip(*said, strict=True):
         if len(set(names)) < len(rows) and len(set(values)) > 1:
-            names = [f"{name}, {say(value)}" for name, value in zip(names, values, strict=True)]
-    if len(set(names)) < len(rows):
-        names = [f"{name} ({names[:place].count(name) + 1})" for place, name in enumerate(names)]
-    return names
+            names = [f"{name}, {value}" for name, value in zip(names, values, strict=True)]
+    numbers = [names[: place + 1].count(name) for place, name in enumerate(names)]
+    return [f"{name} ({n})" if names.count(name) > 1 else name for name, n in zip(names, numbers, strict=True)]
 
 
 def wall(

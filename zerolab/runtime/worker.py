@@ -173,8 +173,8 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
 def _let_each_other_finish() -> None:
     """Keep Linux from interrupting one of this rank's threads for another that has just been woken.
 
-    A thread that sends over gloo holds a lock, and wakes a thread that wants it, which then spins as long as it may:
-    where there are more ranks than cores, most of a collective's time.
+    A thread that sends over gloo holds a lock, and wakes a thread that wants it: that one would spin until its turn is
+    over. `make bench` measures what it costs (`collectives`).
     """
     with contextlib.suppress(AttributeError, OSError):  # macOS has no such call, and a container may forbid it
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # of this thread and of those that it will start
