@@ -238,6 +238,17 @@ def test_the_address_is_a_link_to_the_event(recording, show):
     assert state(again)["index"] == 321
 
 
+def test_at_a_beats_beginning_the_address_also_names_the_beat_for_its_event_ends_in_the_one_before(recording, show):
+    tab = show(recording, story=True)
+    told = f"{PLAYER}.beats.at({PLAYER}.clock.time)"
+    tab.evaluate(f"{PLAYER}.showTime({PLAYER}.beats.list[5].t0)")
+    assert tab.evaluate(told) == 5
+    until(tab, "location.hash.endsWith('&beat=6')")
+    assert show(recording, tab.evaluate("location.hash"), story=True).evaluate(told) == 5
+    tab.evaluate(f"{PLAYER}.goto(321)")
+    until(tab, "location.hash === '#event=322'")
+
+
 def test_while_a_hand_drags_the_address_waits(recording, show):
     tab = show(recording)
     written = tab.evaluate(f"""() => {{

@@ -56,7 +56,7 @@ function trouble(payload) {
 }
 
 /**
- * The options of a standalone page's address: `#event=12&theme=dark&text=off&still&slides`.
+ * The options of a standalone page's address: `#event=12&beat=3&theme=dark&text=off&still&slides`.
  * @param {string} hash
  * @returns {Options & { still: boolean, slides: boolean, plays: boolean }}
  */
@@ -66,6 +66,7 @@ function hashOptions(hash) {
   const theme = given.get("theme");
   return {
     event: Number.isNaN(event) ? undefined : event - 1,
+    beat: Number.parseInt(given.get("beat") ?? "", 10) || undefined,
     theme: theme === "light" || theme === "dark" ? theme : given.has("still") ? "light" : null,
     text: given.get("text") !== "off",
     still: given.has("still"),
@@ -110,9 +111,10 @@ export function startPage() {
     for (const one of player.pair?.players ?? [player]) one.redraw();
   });
   window.addEventListener("hashchange", () => {
-    const { event, theme, walk, focus } = hashOptions(window.location.hash);
+    const { event, beat, theme, walk, focus } = hashOptions(window.location.hash);
     if (focus !== undefined) focusOn(player, focus);
     if (event !== undefined) player.goto(event);
+    if (beat !== undefined) player.steps.beat(beat - 1);
     if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
     if (theme) for (const one of player.pair?.players ?? [player]) one.setTheme(theme);
@@ -154,6 +156,16 @@ function remember(player) {
 }
 
 /**
+ * The beat that is told, counted from 1; 0 where the address without it leads there: many events end in a beat before.
+ * @param {Player} player @param {boolean} named whether the address names the event
+ */
+function beatBeside({ byBeats, beats, clock, model, index }, named) {
+  const told = beats.at(clock.time);
+  const led = named ? beats.at(model.columns.t_end[index]) : beats.opening();
+  return byBeats && told !== led ? told + 1 : 0;
+}
+
+/**
  * The address as a link to the event that is shown; in a frame without an address, does nothing.
  * @param {Player} player
  */
@@ -167,6 +179,9 @@ function writeAddress(player) {
   // A chapter says by itself where it rests.
   if (chapter) given.delete("event");
   else if (given.has("event") || player.index !== player.opened) given.set("event", String(player.index + 1));
+  const beat = chapter ? 0 : beatBeside(player, given.has("event"));
+  if (beat) given.set("beat", String(beat));
+  else given.delete("beat");
   const focus = focusOf(player.model);
   if (focus) given.set("rank", String(focus));
   else given.delete("rank");

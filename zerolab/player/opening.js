@@ -12,7 +12,7 @@ import { codeOf } from "./derived.js";
  * Shows where a player opens, or what the page or the notebook asks for instead; returns the event where it opens.
  * @param {Player} player @param {Options} options
  */
-export function open(player, { event, walk, time }) {
+export function open(player, { event, walk, time, beat }) {
   const { beats, byBeats, model } = player;
   const opening = byBeats ? beats.list[beats.opening()].t0 : 0;
   const opened = byBeats ? model.at(opening) : openingOf(model);
@@ -23,6 +23,7 @@ export function open(player, { event, walk, time }) {
     player.clock.time = time;
     player.refresh();
   }
+  if (beat) player.steps.beat(beat - 1);
   if (walk) player.walk.show(walk - 1, event === undefined);
   return opened;
 }

@@ -495,6 +495,8 @@ export interface Options {
   event?: number;
   /** The moment that was shown of it, in nanoseconds; without it the one just after it. */
   time?: number;
+  /** The beat that is told, counted from 1. */
+  beat?: number;
   theme?: Theme | null;
   text?: boolean;
   view?: ViewName;
