@@ -136,13 +136,16 @@ def wait(living, timeout):
 
 
 def run(script, *arguments):
-    """The command, as Python runs it."""
-    if script == "-m":
-        sys.argv, sys.path[0] = list(arguments), os.getcwd()  # noqa: PTH109  (a name, as Python has it)
-        runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-    else:
-        sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
-        runpy.run_path(script, run_name="__main__")
+    """The command, as Python runs it, but that gloo's threads cannot abort its end."""
+    from zerolab.runtime.script import gloo_at_rest
+
+    with gloo_at_rest():
+        if script == "-m":
+            sys.argv, sys.path[0] = list(arguments), os.getcwd()  # noqa: PTH109  (a name, as Python has it)
+            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
+            runpy.run_path(script, run_name="__main__")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
 from zerolab.runtime import drivers
 from zerolab.runtime.devices import NCCL
+from zerolab.runtime.script import let_gloo_rest
 
 CPU_ONLY = "no GPUs"
 ROWS = 24  # of a step, on all ranks together; 1, 2, 3, 4, 6, 8 and 12 ranks share them evenly
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         merged.save(options.out)
         print(f"{len(merged.events):,} events of {merged.world_size} ranks in {options.out}; {merged.info.clocks}")
     dist.barrier()  # no rank leaves before the file is written
+    let_gloo_rest()
     dist.destroy_process_group()
 
 

@@ -1,10 +1,24 @@
-"""A training script, run as Python itself would: what `-m zerolab.trace` and `-m zerolab.why` have in common."""
+"""A training script, run as Python itself would: what `-m zerolab.trace` and `-m zerolab.why` have in common.
+
+Its end is not quite Python's own: see `gloo_at_rest`.
+"""
 
 import argparse
 import runpy
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from zerolab.recording.patches import replace
+
+LONGEST = 5.0  # seconds that gloo's threads are waited for
+_TELLING = "State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"
+_RESTS = "State:\tS (sleeping)"
 
 
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -21,8 +35,52 @@ def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> a
 def run(options: argparse.Namespace) -> None:
     """Runs the script or module with what follows it as its arguments."""
     sys.argv = [options.script, *options.arguments]
-    if options.module:
-        runpy.run_module(options.script, run_name="__main__", alter_sys=True)
-    else:
-        sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
-        runpy.run_path(options.script, run_name="__main__")
+    with gloo_at_rest():
+        if options.module:
+            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+        else:
+            sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
+            runpy.run_path(options.script, run_name="__main__")
+
+
+@contextmanager
+def gloo_at_rest() -> Iterator[None]:
+    """Around a script: gloo's threads have nothing to do when it destroys its process group, nor when Python ends.
+
+    Such a thread lets go of a collective's tensors and of torch's state only after the wait for it has returned, and
+    needs the GIL for that. One that asks for the GIL while Python ends is ended within torch's code, which is not
+    prepared for it: "terminate called without an active exception". And a DDP model that outlives its process group
+    waits for the group's threads when it is freed, with the GIL held.
+    """
+    with replace([dist, dist.distributed_c10d], "destroy_process_group", _destroy):
+        try:
+            yield
+        finally:
+            let_gloo_rest()
+
+
+def _destroy(original: Callable[..., None], *arguments: Any, **keywords: Any) -> None:
+    let_gloo_rest()
+    original(*arguments, **keywords)
+
+
+def let_gloo_rest() -> None:
+    """Waits until gloo's threads have nothing to do; outside of Linux it cannot tell, and does not wait."""
+    before: dict[str, list[str]] = {}
+    end = time.monotonic() + LONGEST
+    while (now := _gloo_threads()) != before or any(state != _RESTS for state, *_ in now.values()):
+        if time.monotonic() > end:
+            return
+        before = now
+        time.sleep(0.001)  # without the GIL, which one of them may be waiting for
+
+
+def _gloo_threads() -> dict[str, list[str]]:
+    """Of each its state, and how often Linux has switched to it: as before if it has rested all the time."""
+    found = {}
+    for thread in Path("/proc/self/task").glob("*/status"):
+        with suppress(OSError):  # it has ended
+            name, *lines = thread.read_text().splitlines()
+            if name == "Name:\tpt_gloo_runloop":
+                found[thread.parent.name] = [line for line in lines if line.startswith(_TELLING)]
+    return found

@@ -1,0 +1,78 @@
+"""A script that is run for a person ends, and not in the middle of what gloo still has to do."""
+
+import subprocess
+import sys
+
+import pytest
+
+# Whoever waits for a collective runs as soon as gloo's thread says that it is over: both have the same core, and that
+# thread gets it only if nobody else wants it. Of twenty threads, one is late nearly every time.
+GROUPS = """
+import os
+import time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def make_gloo_late():
+    core = max(os.sched_getaffinity(0))
+    for thread in Path("/proc/self/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+        if (thread / "comm").read_text() == "pt_gloo_runloop\\n":
+            os.sched_setscheduler(int(thread.name), os.SCHED_IDLE, os.sched_param(0))
+
+dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+groups = [dist.new_group([0]) for _ in range(20)]
+"""
+ABORTS = """
+class AtTheEnd:  # of Python, when a thread that asks for the GIL is ended
+    def __del__(self, sleep=time.sleep):
+        sleep(0.1)
+
+torch.at_the_end = AtTheEnd()
+for group in groups:
+    dist.all_reduce(torch.ones(1), group=group)
+make_gloo_late()
+for group in groups:
+    dist.all_reduce(torch.ones(1), group=group)
+"""
+HANGS = """
+def train():
+    models = [DistributedDataParallel(torch.nn.Linear(1, 1), process_group=group) for group in groups]
+    for model in models:
+        model(torch.ones(1)).backward()
+    make_gloo_late()
+    for model in models:
+        model(torch.ones(1)).backward()
+    groups.clear()
+    dist.destroy_process_group()
+    del model, models  # each group ends with its model, which holds the GIL meanwhile
+
+train()
+"""
+# Each child ends as Python does, with all that was imported before it began.
+CHILDREN = """
+import argparse, os, sys
+import torch.distributed
+from zerolab.runtime import script
+
+ends = []
+for _ in range(int(sys.argv[2])):
+    child = os.fork()
+    if not child:
+        script.run(argparse.Namespace(script=sys.argv[1], arguments=[], module=False))
+        sys.exit()
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(ends)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("script", "times"), [(ABORTS, 6), (HANGS, 1)], ids=["aborts", "hangs"])
+def test_a_script_whose_gloo_threads_are_late_ends_as_if_they_were_not(script, times, tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(GROUPS + script)
+    command = [sys.executable, "-c", CHILDREN, str(path), str(times)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    assert done.stdout == f"{[0] * times}\n", done.stderr
