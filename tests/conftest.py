@@ -139,10 +139,15 @@ def is_quick(item):
     return getattr(item, "callspec", Empty).params.get("world_size", 2) == 2
 
 
-def pytest_collection_finish():
-    """Has the garbage collector skip what torch and pytest have made, which it would look through again and again."""
-    gc.collect()
-    gc.freeze()
+@pytest.fixture(scope="module", autouse=True)
+def freeze():
+    """Has the garbage collector skip what torch and pytest have made, which it would look through again and again.
+
+    At each file again, since a simulation thaws whatever is frozen.
+    """
+    if not gc.get_freeze_count():
+        gc.collect()
+        gc.freeze()
 
 
 class Empty:

@@ -13,7 +13,10 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 LIVE = ("00-start-here", "04-zero1")
 """Lessons that run as a learner has them, where lines appear as ranks print them; nbval compares their outputs."""
-STATIC = "__import__('os').environ.update(ZEROLAB_STATIC='1', ZEROLAB_STILLS='1')"  # and figures are drawn all the same
+STATIC = """
+__import__('os').environ.update(ZEROLAB_STATIC='1', ZEROLAB_STILLS='1')  # and figures are drawn all the same
+__import__('atexit').register(__import__('gc').freeze)  # taking torch apart takes a kernel half a second
+"""
 LONGEST = 250  # seconds that a lesson may take on a busy machine; at 300 pytest ends the whole run
 ASK = """
 async (code) => {

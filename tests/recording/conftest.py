@@ -52,5 +52,11 @@ def record():
 
     gc.collect()  # an engine of the test before would be frozen, too, and what is there counts
     gc.freeze()
-    yield record
-    gc.unfreeze()  # or what was alive then, and dies in a ring of references, would stay, and count in later recordings
+    return record
+
+
+@pytest.fixture(scope="module", autouse=True)
+def thaw(freeze):
+    """What was frozen, and dies in a ring of references, does not count in recordings of the next file."""
+    yield
+    gc.unfreeze()

@@ -7,6 +7,8 @@ that needs them, so `zerolab --help` does not wait for torch.
 """
 
 import argparse
+import atexit
+import gc
 import os
 import signal
 import sys
@@ -26,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `diff` if two runs part.
     """
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
+    atexit.register(gc.freeze)  # else Python's end looks through torch's half a million objects, several times
     command: Command = parsed.command
     try:
         _check_places(parsed)  # before minutes of work, not after
