@@ -139,6 +139,12 @@ def is_quick(item):
     return getattr(item, "callspec", Empty).params.get("world_size", 2) == 2
 
 
+def pytest_collection_finish():
+    """Has pytest's own process, which computes little, use one thread: more would only wait, and spin meanwhile."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def freeze():
     """Has the garbage collector skip what torch and pytest have made, which it would look through again and again.
