@@ -6,13 +6,13 @@ Run as a program it is the process that forks. It gets a line of JSON for each l
 rank has the variables that torchrun sets, and ends as Python ends: a child goes back to the main program.
 """
 
+import argparse
 import atexit
 import functools
 import gc
 import importlib
 import json
 import os
-import runpy
 import signal
 import subprocess
 import sys
@@ -135,21 +135,19 @@ def wait(living, timeout):
     return code if code or not living else None
 
 
-def run(script, *arguments):
+def execute(script, *arguments):
     """The command, as Python runs it, but that gloo's threads cannot abort its end."""
-    from zerolab.runtime.script import gloo_at_rest
+    from zerolab.runtime.script import run
 
-    with gloo_at_rest():
-        if script == "-m":
-            sys.argv, sys.path[0] = list(arguments), os.getcwd()  # noqa: PTH109  (a name, as Python has it)
-            runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
-        else:
-            sys.argv, sys.path[0] = [script, *arguments], str(Path(script).resolve().parent)
-            runpy.run_path(script, run_name="__main__")
+    is_module = script == "-m"
+    if is_module:
+        sys.path[0] = os.getcwd()  # noqa: PTH109  (a name, as Python has it)
+        script, *arguments = arguments
+    run(argparse.Namespace(module=is_module, script=script, arguments=arguments))
 
 
 if __name__ == "__main__":
     preload()
     command = serve()
     if command:
-        run(*command)
+        execute(*command)

@@ -74,5 +74,5 @@ def test_a_script_whose_gloo_threads_are_late_ends_as_if_they_were_not(script, t
     path = tmp_path / "script.py"
     path.write_text(GROUPS + script)
     command = [sys.executable, "-c", CHILDREN, str(path), str(times)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == f"{[0] * times}\n", done.stderr

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from zerolab.recording.patches import replace
 
-LONGEST = 5.0  # seconds that gloo's threads are waited for
+LONGEST = 20.0  # seconds that gloo's threads are waited for, on however busy a machine
 _TELLING = "State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"
 _RESTS = "State:\tS (sleeping)"
 
