@@ -495,7 +495,7 @@ export interface Options {
   event?: number;
   /** The moment that was shown of it, in nanoseconds; without it the one just after it. */
   time?: number;
-  /** The beat that is told, counted from 1. */
+  /** The beat that is told, counted from 1 through all steps. */
   beat?: number;
   theme?: Theme | null;
   text?: boolean;
