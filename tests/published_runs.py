@@ -1,10 +1,13 @@
 """Published runs, read from published_runs.csv: what was trained on what, its seconds and its bytes.
 
 docs/published-runs.md compares the planner's figures with them. Every other row of a source was used for fitting
-(`PublishedRun.used_for_fitting`), the rest never: the place in the source decides, not the result. Of each source, all
-purely data-parallel runs (sharded, hybrid, ZeRO, DDP) in 16 bits are here; of MosaicML's tables, those of 7 to 70
-billion parameters on cards of 80 GB with 2,048 to 8,192 tokens per row. Of torchtitan's runs with tensor or context
-parallelism, which multiply in Float8, only the bytes are here: no seconds are predicted for Float8.
+(`PublishedRun.used_for_fitting`), the rest never: the place in the source decides, not the result. The runs of
+torchtitan's commit messages came after the fit, and none of them was used. Of each source, all purely data-parallel
+runs (sharded, hybrid, ZeRO, DDP) in 16 bits are here; of MosaicML's tables, those of 7 to 70 billion parameters on
+cards of 80 GB with 2,048 to 8,192 tokens per row; of commit messages, those of a dense Llama of 7 billion parameters or
+more that give the memory, each once, the allocated bytes where both they and the reserved are given. Of torchtitan's
+runs with tensor or context parallelism, which multiply in Float8, only the bytes are here: no seconds are predicted for
+Float8.
 
 Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, and 200 between torchtitan's A100s;
 "selective" checkpointing of every other block. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of
@@ -50,7 +53,8 @@ class PublishedRun:
         caches: how many steps' keys and values, of all blocks, are also in memory. ATorch's script leaves
             transformers' `use_cache` on, and its `outputs` keep those of the last step until the next forward ends.
         seconds: of a step, as published; None without a published time.
-        memory_bytes: the most that a GPU had allocated (torchtitan: reserved); None where that was not published.
+        memory_bytes: the most that a GPU had allocated, or reserved in torchtitan's rows without "peak active"; None
+            where that was not published.
         fits: whether it ran.
         used_for_fitting: whether `seconds.FITTED` was fitted to it.
     """
@@ -99,7 +103,7 @@ def runs() -> tuple[PublishedRun, ...]:
     for row in csv.DictReader(Path(__file__).with_suffix(".csv").read_text(encoding="utf-8").splitlines()):
         place = seen[row["source"]]
         seen[row["source"]] += 1
-        found.append(_run(row, fitted=place % 2 == 0))
+        found.append(_run(row, fitted=place % 2 == 0 and not row["table"].startswith("commit")))
     return tuple(found)
 
 

@@ -28,8 +28,9 @@ def test_the_models_have_as_many_parameters_as_their_sources_print():
 def test_there_are_many_runs_and_every_other_one_of_a_source_is_held_out():
     assert len(runs()) >= 30
     for source in published_table.SHORT:
-        marks = [run.used_for_fitting for run in runs() if run.source == source]
-        assert marks == [place % 2 == 0 for place in range(len(marks))]
+        those = [run for run in runs() if run.source == source]
+        marks = [place % 2 == 0 and not run.table.startswith("commit") for place, run in enumerate(those)]
+        assert [run.used_for_fitting for run in those] == marks
 
 
 @pytest.mark.parametrize("fitted", [True, False])
@@ -54,8 +55,8 @@ def test_whether_a_run_fits_is_right_in_all():
 
 
 def test_memory_is_within_a_tenth_where_it_was_published():
-    """But for two with tensor parallelism, whose reserved bytes were published, and for four of one table: for ZeRO-2
-    at rest it says 19.4 GiB, where parameters and Adam's state are 22.
+    """But for four of torchtitan's, whose reserved bytes were published, and for four of one table: for ZeRO-2 at rest
+    it says 19.4 GiB, where parameters and Adam's state are 22.
     """
     far = [
         published_table.SHORT[run.source]
@@ -63,8 +64,8 @@ def test_memory_is_within_a_tenth_where_it_was_published():
         if run.memory_bytes is not None
         and abs(published_table.off(published_table.predicted_bytes(run), run.memory_bytes)) > 0.1
     ]
-    assert far == ["torchtitan"] * 2 + ["chenyaofo"] * 4
-    assert sum(run.memory_bytes is not None for run in runs()) == 21
+    assert far == ["torchtitan"] * 4 + ["chenyaofo"] * 4
+    assert sum(run.memory_bytes is not None for run in runs()) == 32
     llama = catalog.architecture("llama2-7b").num_params
     assert (2 + 12 / 8) * llama / 2**30 == pytest.approx(22, abs=0.1)
 

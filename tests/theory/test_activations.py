@@ -83,3 +83,9 @@ def test_the_logits_are_there_four_times_or_twice():
     assert at_the_loss(GPT, 1, 10, 2) == (4 * 2 * 1000, 2 * 1000)
     assert at_the_loss(GPT, 1, 10, 2, "fp32") == (4 * 4 * 1000, 4 * 1000)
     assert at_the_loss(GPT, 1, 10, 2, "fused") == (2 * 2 * 1000, 2 * 1000)
+
+
+def test_megatrons_loss_has_them_once_as_they_are_and_once_in_fp32_and_leaves_none():
+    for logits in ("own", "fp32"):
+        assert at_the_loss(GPT, 1, 10, 2, logits, in_place=True) == ((2 + 4) * 1000, 0)
+    assert at_the_loss(GPT, 1, 10, 4, in_place=True) == (4 * 1000, 0)  # what is fp32 already is not copied

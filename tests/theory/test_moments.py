@@ -45,7 +45,7 @@ def test_one_flats_moments_in_fp32_are_needed_where_they_are_kept_in_8_bits(root
 
 
 def test_another_systems_kernel_unpacks_nothing_that_is_kept():
-    for scheme, offload in (("megatron", False), ("fsdp2", False), ("zerolab", True)):
+    for scheme, offload in (("megatron", False), ("deepspeed", False), ("fsdp2", False), ("zerolab", True)):
         job = Job(GPT, 4, "bf16", 1, 64, scheme=scheme, offload=offload, moments="8-bit")
         assert moments(job, theory.schemes.stages_of(scheme)[-1])["update"]["buffers"] == 0
 
@@ -56,6 +56,30 @@ def test_megatrons_gradient_buffer_exists_always_and_a_copy_of_it_at_the_update_
     copy = 4 if precision == "fp16" else 0
     assert found["loss"]["gradients"] == word * GPT.num_params
     assert found["update"]["gradients"] == (word + copy) * GPT.num_params
+
+
+# NVIDIA/Megatron-LM, tests/functional_tests/test_cases/gpt, golden_values_dev_dgx_h100.json, two with fused attention:
+# gpt3_mcore_te_tp1_pp1_resume_torch_dist_dist_optimizer, and with uniform_full_recompute in its place.
+MEGATRONS = [("zero1", "none", 2_691_792_384), ("ddp", "block", 2_561_334_272)]
+
+
+@pytest.mark.parametrize(("stage", "checkpointing", "nbytes"), MEGATRONS)
+def test_what_megatrons_own_tests_allocate_comes_out_within_a_tenth(stage, checkpointing, nbytes):
+    shape = catalog.Architecture("Megatron's", "gpt", 512, 8, 12, 1024, 50_304, "Megatron-LM")
+    job = Job(shape, 8, "bf16", 4, 1024, checkpointing, scheme="megatron")
+    assert sum(peak(job, stage)[1].values()) == pytest.approx(nbytes, rel=0.1)
+
+
+def test_deepspeed_updates_no_more_than_a_thousand_million_parameters_at_a_time_and_only_under_zero3():
+    shape = catalog.architecture("llama2-13b")
+    spared = shape.num_params // 4 - 10**9
+    for stage in ("zero2", "zero3"):
+        ours, its = (
+            moments(Job(shape, 4, "bf16", 1, 64, scheme=name), stage)["update"] for name in ("zerolab", "deepspeed")
+        )
+        less = 4 * spared if stage == "zero3" else 0
+        assert ours["gradients"] - its["gradients"] == less
+        assert ours["buffers"] - its["buffers"] == pytest.approx(less, abs=8)
 
 
 @pytest.mark.parametrize(("stage", "kept"), [("zero2", 1 / 2), ("zero3", 1 / 2), ("zero1", 1)])

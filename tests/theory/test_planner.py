@@ -140,7 +140,7 @@ def test_tensor_parallel_ranks_hold_as_much_state_and_a_part_of_the_activations(
 
 
 def test_with_the_optimizer_in_main_memory_its_state_is_not_on_the_gpu():
-    for scheme, left in {"zerolab": 4 / 8, "megatron": 2 + 4, "fsdp2": 0}.items():
+    for scheme, left in {"zerolab": 4 / 8, "deepspeed": 4 / 8, "megatron": 2 + 4, "fsdp2": 0}.items():
         row = theory.plan("7b", 8, scheme=scheme, offload=True)[-1]
         assert row["state GB"] == pytest.approx(7 * left)
     here, there = (theory.plan("7b", 8, offload=name).steps["zero3"] for name in (False, True))
@@ -278,7 +278,10 @@ def test_a_no_names_the_number_that_is_missing():
             {"world_size": 8, "checkpointing": "full"},
             "unknown checkpointing 'full': choose one of none, selective, block",
         ),
-        ({"world_size": 8, "scheme": "fsdp"}, "unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"),
+        (
+            {"world_size": 8, "scheme": "fsdp"},
+            "unknown scheme 'fsdp': choose one of zerolab, deepspeed, megatron, fsdp2",
+        ),
         ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
         ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),

@@ -1,4 +1,4 @@
-"""Three schemes of mixed precision keep 20, 18 and 16 bytes a parameter."""
+"""Schemes of mixed precision keep 20, 18 or 16 bytes a parameter."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from zerolab import theory
 from zerolab.theory.schemes import STAGES, scheme_bytes
 
 
-@pytest.mark.parametrize(("scheme", "whole"), [("zerolab", 20), ("megatron", 18), ("fsdp2", 16)])
+@pytest.mark.parametrize(("scheme", "whole"), [("zerolab", 20), ("deepspeed", 20), ("megatron", 18), ("fsdp2", 16)])
 def test_on_one_rank_a_scheme_keeps_all_of_its_bytes(scheme, whole):
     for stage in STAGES[scheme]:
         assert sum(scheme_bytes(scheme, stage, 1e9, 1).values()) == whole * 10**9
@@ -24,11 +24,23 @@ def test_they_are_divided_as_each_of_them_divides():
         ("zerolab", "zero1"): 4 + 16 / 8,
         ("zerolab", "zero2"): 2 + 18 / 8,
         ("zerolab", "zero3"): 20 / 8,
+        ("deepspeed", "ddp"): 20,
+        ("deepspeed", "zero1"): 4 + 16 / 8,
+        ("deepspeed", "zero2"): 2 + 18 / 8,
+        ("deepspeed", "zero3"): 20 / 8,
         ("megatron", "ddp"): 18,
         ("megatron", "zero1"): 6 + 12 / 8,
         ("fsdp2", "zero2"): 16 / 8,
         ("fsdp2", "zero3"): 16 / 8,
     }
+
+
+def test_deepspeed_copies_the_gradients_of_a_thousand_million_parameters_at_a_time_under_zero3():
+    for stage, copied in {"ddp": 16e9, "zero1": 4e9, "zero2": 4e9, "zero3": 1e9}.items():
+        ours, its = (scheme_bytes(scheme, stage, 16e9, 4) for scheme in ("zerolab", "deepspeed"))
+        left = 4 * (16e9 if stage == "ddp" else 4e9) - 4 * copied
+        assert ours["gradients"] - its["gradients"] == left
+        assert {**its, "gradients": 0} == {**ours, "gradients": 0}
 
 
 def test_megatron_keeps_gradients_in_fp16_and_copies_them_for_the_update():
@@ -65,7 +77,7 @@ def test_in_fp32_there_is_one_scheme():
 
 
 def test_bad_input_gets_a_sentence():
-    with pytest.raises(ValueError, match="unknown scheme 'fsdp': choose one of zerolab, megatron, fsdp2"):
+    with pytest.raises(ValueError, match="unknown scheme 'fsdp': choose one of zerolab, deepspeed, megatron, fsdp2"):
         scheme_bytes("fsdp", "zero3", 1e9, 8)
     with pytest.raises(ValueError, match="megatron has no zero3: it has ddp, zero1"):
         scheme_bytes("megatron", "zero3", 1e9, 8)

@@ -27,8 +27,8 @@ CHECKPOINTING = ("none", "selective", "block")
 ATTENTION = ("fused", "math")
 """How attention is computed: in one kernel that never stores its matrix (flash, torch's SDPA), or step by step."""
 LOGITS = ("own", "fp32", "fused")
-"""The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face, torchtitan and
-Megatron; or one kernel overwrites them with their gradient."""
+"""The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face and torchtitan;
+or one kernel overwrites them with their gradient."""
 
 
 def kept_by_a_block(
@@ -93,12 +93,23 @@ def kept_at_the_end(shape: Architecture, rows: int, length: int, word: int, tens
 
 
 def at_the_loss(
-    shape: Architecture, rows: int, length: int, word: int, logits: str = "own", *, tensor: int = 1
+    shape: Architecture,
+    rows: int,
+    length: int,
+    word: int,
+    logits: str = "own",
+    *,
+    tensor: int = 1,
+    in_place: bool = False,
 ) -> tuple[int, int]:
     """Bytes of logits and tensors of their size: the most that exist at once, and what stays through backward.
 
     There are four: the logits, the logarithms of their softmax, and the gradients of both. The logits themselves stay
     as long as the training loop holds the model's output. Of `tensor` ranks each has a part of the vocabulary.
+
+    `in_place` is Megatron's own loss, whatever `logits` says but "fused": it casts them to fp32 and turns the copy into
+    exponentials, probabilities and gradients, one after the other, and the loop gets the loss alone. Source:
+    NVIDIA/Megatron-LM, core/tensor_parallel/cross_entropy.py.
 
     Raises ValueError for logits that are none of `LOGITS`.
     """
@@ -106,5 +117,7 @@ def at_the_loss(
     numbers = shape.vocabulary * rows * length // tensor
     if logits == "fused":
         return 2 * word * numbers, word * numbers
+    if in_place:
+        return (FP32_BYTES + (word if word < FP32_BYTES else 0)) * numbers, 0
     width = FP32_BYTES if logits == "fp32" else word
     return 4 * width * numbers, width * numbers

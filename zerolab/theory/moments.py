@@ -3,7 +3,7 @@
 Not everything is large at the same time: at the loss all activations exist and no gradients, at the update it is the
 other way round. So the peak is the largest of a few sums, one for each of these moments:
 
-* `loss`: everything that the forward kept, and four tensors of the size of the logits;
+* `loss`: everything that the forward kept, and the tensors of the size of the logits (`activations.at_the_loss`);
 * `backward of blocks.31`, and of the first block: what a checkpoint dropped has been computed again;
 * `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
 * `root`: the root's gradients are copied into their flat, all other gradients being where the stage keeps them;
@@ -21,7 +21,7 @@ from functools import partial
 from zerolab.theory.activations import at_the_loss, kept_at_the_end, kept_by_a_block
 from zerolab.theory.forms import BLOCK, FP32_BYTES, SCALE_BYTES, state_bytes
 from zerolab.theory.job import Job
-from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes
+from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes, updated_at_once
 
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
@@ -53,7 +53,7 @@ def state_of(job: Job, stage: str) -> dict[str, int]:
         return held
     if job.scheme == "fsdp2":
         return dict.fromkeys(held, 0)
-    if job.scheme == "zerolab":  # the fp32 copy of the gradients is made where the update is
+    if job.scheme in ("zerolab", "deepspeed"):  # the fp32 copy of the gradients is made where the update is
         held["gradients"] = state_bytes(stage, numel, job.shards, job.precision)["gradients"]
     return held | {"optimizer_state": 0}
 
@@ -77,7 +77,8 @@ class _Step:
         batch = job.rows, job.length // job.context, word
         keeps = partial(kept_by_a_block, shape, *batch, attention=job.attention, tensor=tensor)
         self.kept, self.inside = sum(keeps(checkpointing=job.checkpointing).values()), sum(keeps().values())
-        self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor)
+        in_place = job.scheme == "megatron"
+        self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor, in_place=in_place)
         self.end = kept_at_the_end(shape, *batch, tensor)
         # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
         self.through = word * shape.width * job.tokens
@@ -144,7 +145,8 @@ class _Step:
             return 0
         owners = 1 if self.stage == "ddp" else self.job.shards
         if self.job.moments == "fp32":
-            return FP32_BYTES * self.whole / self.job.word / owners
+            owned = round(self.whole / self.job.word / owners)
+            return FP32_BYTES * updated_at_once(self.job.scheme, self.stage, owned)
         return self._unpacked() / owners if self.job.scheme == "zerolab" else 0
 
     def _unpacked(self) -> float:

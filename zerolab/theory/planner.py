@@ -1,9 +1,9 @@
 """Which stages fit a model onto GPUs, what they cost, and the settings for them: arithmetic only, no torch.
 
 Bytes are those at the peak of a step (`moments`): state, gathered units, and what the blocks keep for backward, in one
-of three schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes. Seconds are those
-of `seconds`, fitted to published runs: the quality of kernels cannot be computed, and `Plan.sensitivity` says how much
-the seconds depend on it. GB is 1e9 bytes.
+of the schemes of mixed precision (`schemes`). A GPU has the catalog's bytes, less what CUDA takes. Seconds are those of
+`seconds`, fitted to published runs: the quality of kernels cannot be computed, and `Plan.sensitivity` says how much the
+seconds depend on it. GB is 1e9 bytes.
 """
 
 from __future__ import annotations
@@ -174,11 +174,12 @@ def plan(
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication) or "block" (all of it).
-        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes, as DeepSpeed), "megatron" (18, in fp16 20)
-            or "fsdp2" (16); only the stages of the scheme are planned.
+        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20, but that zero3 updates
+            no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; of bytes alone, for seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), or by one kernel ("fused"); of bytes alone, for seconds are those of "fp32".
+            do), or by one kernel ("fused"); Megatron's own is in fp32 and in place, whichever of the first two is
+            chosen. Of bytes alone, for seconds are those of "fp32".
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.

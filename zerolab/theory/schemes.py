@@ -1,9 +1,11 @@
-"""Three schemes of mixed precision, by the bytes that each keeps per parameter with Adam. No torch.
+"""Schemes of mixed precision, by the bytes that each keeps per parameter with Adam. No torch.
 
-All three compute in bf16 or fp16 and update in fp32; they differ in what else they keep:
+All compute in bf16 or fp16 and update in fp32; they differ in what else they keep:
 
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
-  masters and two moments (12). DeepSpeed keeps the same; ZeRO's paper leaves out the copy, and says 16.
+  masters and two moments (12). ZeRO's paper leaves out the copy, and says 16.
+* `deepspeed`, 20 bytes: the same, but that its ZeRO-3 updates a thousand million numbers at a time (`sub_group_size`),
+  and copies the gradients of no more (deepspeedai/DeepSpeed, runtime/zero/stage3.py, `step`).
 * `megatron`, 18 bytes in bf16: gradients are accumulated and reduced in fp32 (4), in a buffer that is never freed, plus
   bf16 parameters (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N. In fp16 it accumulates in fp16, and
   the update reads an fp32 copy: 20 bytes, or 4 + 16/N (NVIDIA/Megatron-LM, docs on the distributed optimizer; its
@@ -17,15 +19,27 @@ from __future__ import annotations
 from zerolab.names import check_known
 from zerolab.theory import forms
 
-STAGES = {"zerolab": ("ddp", "zero1", "zero2", "zero3"), "megatron": ("ddp", "zero1"), "fsdp2": ("zero2", "zero3")}
+STAGES = {
+    "zerolab": ("ddp", "zero1", "zero2", "zero3"),
+    "deepspeed": ("ddp", "zero1", "zero2", "zero3"),
+    "megatron": ("ddp", "zero1"),
+    "fsdp2": ("zero2", "zero3"),
+}
 """The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
+SUB_GROUP = 10**9
+"""Parameters that DeepSpeed's ZeRO-3 updates at a time."""
 
 
 def stages_of(scheme: str) -> tuple[str, ...]:
     """The stages that a scheme has. Raises ValueError for an unknown scheme."""
     check_known("scheme", scheme, STAGES)
     return STAGES[scheme]
+
+
+def updated_at_once(scheme: str, stage: str, owned: int) -> int:
+    """How many of the parameters that a rank owns are updated together, and have an fp32 copy of their gradients."""
+    return min(owned, SUB_GROUP) if (scheme, stage) == ("deepspeed", "zero3") else owned
 
 
 def reduces_in_fp32(scheme: str, precision: str) -> bool:
@@ -54,4 +68,4 @@ def scheme_bytes(
     if reduces_in_fp32(scheme, precision):
         return held | {"gradients": forms.FP32_BYTES * int(num_params)}
     owned = int(num_params) // (1 if stage == "ddp" else int(world_size))
-    return held | {"gradients": held["gradients"] + forms.FP32_BYTES * owned}
+    return held | {"gradients": held["gradients"] + forms.FP32_BYTES * updated_at_once(scheme, stage, owned)}

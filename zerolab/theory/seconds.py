@@ -48,7 +48,7 @@ CHIPS = {"a100": "a100", "a100-40gb": "a100", "a800": "a100"}
 ATTENTION_PART = {"a100": 0.61, "h100": 0.35}
 """Part of the dense rate that attention's kernel reaches, not fitted: FlashAttention-2's on A100 is 50 to 73 %, on H100
 35 % (Dao 2023, arXiv 2307.08691, abstract; Shah et al. 2024, arXiv 2407.08608, abstract)."""
-PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.299, 0.486)}
+PUBLISHED_UTILISATION = {"a100": (0.292, 0.672), "h100": (0.266, 0.486)}
 """The lowest and the highest utilisation of the published runs on a chip, leaving out one that would be above 1."""
 HOST_BYTES_PER_SECOND = 32e9
 """Between a GPU and main memory, one way: PCI Express 4.0 with 16 lanes (A100's datasheet: 64 GB/s both ways)."""
