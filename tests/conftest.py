@@ -19,6 +19,9 @@ sys.path.append(str(Path(__file__).parents[1] / "tools"))
 from headless import chromium as start_chromium
 from tabs import Tabs
 
+# OpenMP's threads would spin while they wait for work, on cores that other ranks need. It is read when torch is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 EVERYTHING = os.environ.get("ZEROLAB_REQUIRE_ALL") == "1"
 MARK = "ZEROLAB_TEST_SESSION"  # every process that a test starts inherits this variable
 LONGEST = (  # files of three quarters of a minute and more; they begin, and those that compute beside those that wait

@@ -6,7 +6,13 @@ from pathlib import Path
 
 from zerolab.runtime import variables
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = (
+    "chromium-headless-shell",  # first: one with windows is busy even while nothing happens in it
+    "chromium",
+    "chromium-browser",
+    "google-chrome",
+    "google-chrome-stable",
+)
 
 
 def find_chromium() -> Path | None:
