@@ -1,5 +1,6 @@
 """One JupyterLab, which Notebook 7 shares, for all notebooks."""
 
+import json
 import os
 import shutil
 import socket
@@ -17,6 +18,9 @@ from zerolab.lessons.workspace import SETTINGS
 sys.path.insert(0, str(Path(__file__).parents[1] / "nccl"))  # for contract.py
 
 ROOT = Path(__file__).resolve().parents[2]
+NO_AUTOSAVE = {"@jupyterlab/docmanager-extension/plugin.jupyterlab-settings": {"autosave": False}}
+"""Lab saves a notebook two minutes after it was opened, by itself. Where a test saves it in the same instant, Lab takes
+one of its two saves for somebody else's, and asks; from then on no notebook that is opened comes to the front."""
 
 
 @pytest.fixture(scope="package")
@@ -40,6 +44,10 @@ def lab(lab_folder):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     folders = {f"JUPYTER_{name}_DIR": str(home / name.lower()) for name in ("CONFIG", "RUNTIME")}
+    for name, setting in NO_AUTOSAVE.items():
+        file = home / "settings" / name
+        file.parent.mkdir(parents=True)
+        file.write_text(json.dumps(setting))
     settings = {
         "LabApp.expose_app_in_browser": True,
         "JupyterNotebookApp.expose_app_in_browser": True,
