@@ -18,14 +18,18 @@ class Tabs:
         tab = self.free.pop() if self.free else self.browser.new_page()
         tab.set_viewport_size({"width": width, "height": height})
         tab.emulate_media(media="null", color_scheme=scheme, reduced_motion=motion)
+        # Out of the window. A Chromium without windows believes it only of a pointer that was pressed there, and else
+        # takes it to be in a corner.
+        tab.mouse.move(-1, -1)
+        tab.mouse.down()
+        tab.mouse.up()
         return tab
 
     def give_back(self, tab):
-        """Lets go of all buttons and keys, takes the pointer out of the window, forgets, and ends what plays."""
+        """Lets go of all buttons and keys, forgets, and ends what plays."""
         tab.mouse.up()
         for key in MODIFIERS:
             tab.keyboard.up(key)
-        tab.mouse.move(-1, -1)
         tab.evaluate(FORGET)
         tab.context.clear_cookies()
         tab.goto("about:blank")
