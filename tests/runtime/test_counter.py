@@ -222,6 +222,98 @@ def test_a_group_of_its_own_has_a_count_of_its_own(cluster):
     assert cluster.run(count) == ["all_reduce #1", "all_reduce #1 of ranks 1"]
 
 
+def test_groups_of_the_same_ranks_count_each_for_itself(cluster):
+    def count():
+        beside = dist.new_group()
+        dist.all_reduce(torch.ones(1), group=beside)
+        other = position()
+        dist.all_reduce(torch.ones(1))
+        return other.label, other.group, position().label
+
+    (label, group, own), same = cluster.run(count)
+    assert (label, group, own) == same == (f"all_reduce #0 of group {group}", group, "all_reduce #1")
+    assert group > 0
+
+
+def beside():
+    """The call that this rank's other threads are in."""
+    from zerolab.runtime.counter import _counter
+
+    return _counter.page.beside.read()
+
+
+def test_what_another_thread_calls_does_not_hide_what_the_rank_waits_in(cluster, tmp_path):
+    def wait():
+        own, store = dist.new_group([dist.get_rank()]), dist.distributed_c10d._get_default_store()
+        seen = []
+
+        def call():
+            while dist.get_rank() == 0 and (position().name, position().state) != ("barrier", INSIDE):
+                time.sleep(0.001)
+            store.set("key", "value")
+            for step in (lambda: dist.all_reduce(torch.ones(1), group=own), lambda: store.get("key")):
+                step()
+                seen.append(position())
+            (tmp_path / "seen").touch()
+
+        thread = threading.Thread(target=call)
+        if dist.get_rank() == 0:
+            thread.start()
+        while dist.get_rank() == 1 and not (tmp_path / "seen").exists():
+            time.sleep(0.001)
+        dist.barrier()
+        if dist.get_rank() == 0:
+            thread.join()
+        return seen, position()
+
+    (seen, last), _ = cluster.run(wait)
+    assert [(each.label, each.state) for each in seen] == [("barrier #1", INSIDE)] * 2
+    assert len(set(seen)) == 1, "nor since when"
+    assert (last.label, last.state) == ("barrier #1", DONE)
+
+
+def test_what_another_thread_is_in_is_seen_only_beside_the_rank(cluster, tmp_path):
+    def save():
+        own, rank = dist.new_group(), dist.get_rank()
+        thread = threading.Thread(target=dist.barrier, args=[own])
+        while rank == 1 and not (tmp_path / "seen").exists():
+            time.sleep(0.001)
+        thread.start()
+        while rank == 0 and beside().state != IN_FLIGHT:
+            time.sleep(0.001)
+        during = position(), beside()
+        (tmp_path / "seen").touch()
+        thread.join()
+        return during, position(), beside()
+
+    ((own, other), last, after), _ = cluster.run(save)
+    assert own == last
+    assert (own.label, own.state) == ("new_group #0", DONE)
+    assert (other.name, other.state, other.number, other.group > 0) == ("barrier", IN_FLIGHT, 0, True)
+    assert after == Position()
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(1))
+    (page,) = board.pages(fd, 1)
+    page.write(own)
+    page.beside.write(other)
+    assert board.positions({0: page}) == {0: other}
+    page.write(own._replace(state=INSIDE))
+    assert board.positions({0: page}) == {0: own._replace(state=INSIDE)}
+
+
+def test_a_thread_that_has_listened_for_long_is_no_hang_before_the_rank_has_stood_still_for_as_long():
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(1))
+    pages = board.pages(fd, 1)
+    pages[0].beside.write(Position(IN_FLIGHT, "recv", None, time.monotonic_ns() - 10**11))
+    ranks = types.SimpleNamespace(members=[types.SimpleNamespace(pid=0, seen=None)], board=pages, ask=lambda _: None)
+    watch, began = hang.HangWatch(ranks, timeout=1.0, still=0.1, effort=lambda _: 0), time.monotonic()
+    while (stuck := watch.look([0])) is None:
+        time.sleep(0.05)
+    assert stuck == 0
+    assert time.monotonic() - began >= 1.0
+
+
 def test_who_waits_for_a_rank_that_has_just_returned_gets_time_to_notice_that_it_came():
     fd = os.memfd_create("board")
     os.truncate(fd, board.size(2))

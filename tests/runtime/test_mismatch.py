@@ -63,6 +63,24 @@ def test_groups_are_compared_each_for_itself():
     assert waits_for(standings, calls) == {0: [], 1: [], 2: [3], 3: [2]}
 
 
+def test_groups_of_the_same_ranks_are_compared_each_for_itself_and_only_where_a_rank_stands():
+    ours, beside = history("barrier", "all_reduce"), history("all_gather", "all_gather", group=1)
+    calls = {0: [ours[0], *beside, ours[1]], 1: [*beside[:1], ours[0]]}
+    standings = [waiting(0, "all_reduce", 1), Standing(1, "running", ours[0])]
+    behind = "rank 1 has not reached {}: it is running, after barrier #0"
+    assert mismatches(standings, calls) == [behind.format("all_reduce #1")]
+    saving = [waiting(0, "all_gather", 1, group=1), Standing(1, "running", ours[0])]
+    assert mismatches(saving, {0: [ours[0], *beside], 1: calls[1]}) == [behind.format("all_gather #1 of group 1")]
+
+
+def test_a_rank_is_compared_though_another_threads_calls_fill_its_history():
+    many = [Position(DONE, "all_gather", number, group=1) for number in range(KEPT)]
+    standings = [waiting(0, "all_reduce", 5), Standing(1, "running", Position(DONE, "all_reduce", 4))]
+    assert mismatches(standings, {0: many, 1: many}) == [
+        "rank 1 has not reached all_reduce #5: it is running, after all_reduce #4"
+    ]
+
+
 def test_a_type_of_another_size_is_told_from_another_number_of_elements():
     calls = {rank: history("all_reduce", numel=4, itemsize=2 if rank == 2 else 4) for rank in range(3)}
     standings = [waiting(rank, "all_reduce", 0) for rank in range(3)]

@@ -1,14 +1,18 @@
 """What counts as work of a rank that others wait for; the process is real, and its notes are written by hand."""
 
+import os
 import subprocess
 import sys
 import time
+import types
 
 import pytest
 
 from zerolab.runtime.board import DONE, INSIDE, Position
+from zerolab.runtime.hang import working_cpu
+from zerolab.why import watch
 from zerolab.why.notes import Notes
-from zerolab.why.watch import _Rank, born
+from zerolab.why.watch import Options, _Rank, _Ranks, born
 
 TIMEOUT = 1.0
 
@@ -53,6 +57,59 @@ def test_a_thread_that_is_a_little_late_is_not_taken_for_one_that_has_no_lock(bu
     rank.effort()
     rank.said["time"] = time.monotonic_ns() - int(1e9 * silent_for)
     assert rank.remark.startswith(remark)
+
+
+BESIDE = """
+import hashlib, threading, time
+data, begun = bytes(1 << 22), threading.Event()
+
+def run():
+    while True:
+        {turn}
+        begun.set()
+
+threading.Thread(target=run, daemon=True).start()
+begun.wait()
+print("begun", flush=True)
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("turn", "works"), [("hashlib.sha256(data)", True), ("time.sleep(0.3)", False)], ids=["a pool", "a heartbeat"]
+)
+def test_a_rank_whose_other_threads_compute_works(tmp_path, turn, works):
+    notes = Notes(tmp_path / "rank-0", new=True)
+    notes.page.write(Position(DONE, "all_reduce", 0, time.monotonic_ns()))
+    command = [sys.executable, "-c", BESIDE.format(turn=turn)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        rank = _Rank(notes, {"pid": process.pid, "native": True, "time": time.monotonic_ns()}, TIMEOUT)
+        efforts = []
+        for _ in range(2):  # the first look has nothing to compare with
+            time.sleep(0.4)
+            efforts.append(rank.effort()[0])
+        process.kill()
+    assert (efforts[1] > efforts[0]) == works
+
+
+def test_the_process_that_looks_does_not_take_its_own_work_for_that_of_the_rank_that_started_it(busy, monkeypatch):
+    while working_cpu(busy.pid)[0] < 2e8:
+        time.sleep(0.01)
+    with_it = watch._cpu(os.getpid())
+    monkeypatch.setattr(watch, "os", types.SimpleNamespace(getpid=lambda: busy.pid))
+    assert watch._cpu(os.getpid()) < with_it - 0.1
+
+
+def test_ranks_of_one_run_are_found_whoever_their_parents_are_and_those_of_an_earlier_one_are_not(busy, tmp_path):
+    about = {"local": 3, "pid": busy.pid, "born": born(busy.pid), "run": "1-1-0"}
+    kept = [Notes(tmp_path / f"rank-{rank}", new=True) for rank in range(3)]
+    kept[0].say(**about)
+    kept[1].say(**about | {"run": "2-2-0"})
+    kept[2].say(**about | {"run": "3-3-0", "born": about["born"] - 1})
+    ranks = _Ranks(Options(str(tmp_path), "", "1-1-0", 3, TIMEOUT, end=False))
+    ranks.find()
+    assert set(ranks.members) == {0, 1}
 
 
 NAMED = """

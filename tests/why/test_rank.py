@@ -7,9 +7,28 @@ import sys
 import pytest
 import torch.utils.data
 
-from zerolab.why.rank import _called
+from zerolab.why.rank import _called, launched
 
 LOOKS = 80
+MPI = "OMPI_COMM_WORLD"
+
+
+@pytest.mark.parametrize(
+    ("said", "found"),
+    [
+        ("RANK=5 WORLD_SIZE=8 LOCAL_RANK=1 LOCAL_WORLD_SIZE=4 SLURM_PROCID=1 SLURM_LOCALID=0", (5, 8, 1, 4)),
+        (f"{MPI}_RANK=5 {MPI}_SIZE=8 {MPI}_LOCAL_RANK=1 {MPI}_LOCAL_SIZE=4 SLURM_PROCID=0", (5, 8, 1, 4)),
+        ("PMI_RANK=5 PMI_SIZE=8 MPI_LOCALRANKID=1 MPI_LOCALNRANKS=4", (5, 8, 1, 4)),
+        ("SLURM_PROCID=5 SLURM_NTASKS=8 SLURM_LOCALID=1 SLURM_STEP_TASKS_PER_NODE=4(x2) SLURM_NODEID=1", (5, 8, 1, 4)),
+        ("SLURM_PROCID=8 SLURM_NTASKS=11 SLURM_LOCALID=0 SLURM_STEP_TASKS_PER_NODE=4(x2),3 SLURM_NODEID=2",
+         (8, 11, 0, 3)),
+        ("SLURM_PROCID=1 SLURM_NTASKS=2", (1, 2, 1, 2)),
+        ("", (0, 1, 0, 1)),
+    ],
+)  # fmt: skip
+def test_a_rank_knows_its_place_from_whichever_launcher_has_started_it(said, found):
+    assert launched(dict(each.split("=") for each in said.split())) == found
+
 
 LOOKING = """
 import hashlib, os, sys, threading, time

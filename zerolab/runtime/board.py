@@ -1,12 +1,13 @@
 """The board: a page a rank in memory that kernel and ranks share, with where the rank stands and how it came there.
 
-The kernel can read it at any time, even after the rank has died. Imports no torch.
+Two pages beside it are for its device and for its other threads. The kernel can read them at any time, even after the
+rank has died. Imports no torch.
 """
 
 import mmap
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 IDLE, INSIDE, DONE, FAILED, IN_FLIGHT, ON_DEVICE = range(6)
@@ -34,7 +35,7 @@ _NAME_BYTES, _FILE_BYTES = 40, 256
 _HASH_BITS = 40  # of the ranks of a group that has one above the highest for which there is a bit
 _HIGHEST = 62
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
-_HEAD = struct.Struct(f"@7q{_NAME_BYTES}s{_NAME_BYTES}s")
+_HEAD = struct.Struct(f"@8q{_NAME_BYTES}s{_NAME_BYTES}s")
 _PLACE = struct.Struct(f"@qq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
@@ -57,19 +58,32 @@ class Position(NamedTuple):
     members: int = 0  # the ranks of its group, as of `members`; 0: all
     peer: int = -1  # from or to which rank; the root of a broadcast; -1: none
     travels: str = ""  # what an engine sends, where it is told apart by nothing but the order
+    group: int = 0  # torch's number of the group, which groups of the same ranks differ in; 0: the first, of all
 
     @property
     def label(self) -> str:
         """For example `all_gather #3`, or `all_gather #3 of ranks 0, 2` in a group of its own.
 
-        Of a group whose ranks are not listed, it says how many there are.
+        Of a group whose ranks are not listed, it says how many there are; of a second one of all ranks, its number.
         """
         if not self.name or self.number is None:
             return self.name
-        group = f" of ranks {', '.join(map(str, self.ranks))}" if self.members > 0 else ""
+        group = f" of group {self.group}" if self.group else ""
+        if self.members > 0:
+            group = f" of ranks {', '.join(map(str, self.ranks))}"
         if self.members < 0:
             group = f" of {-self.members >> _HASH_BITS} ranks"
         return f"{self.name} #{self.number}{group}"
+
+    @property
+    def waits(self) -> bool:
+        """Whether this cannot end without other ranks."""
+        return self.state in (INSIDE, IN_FLIGHT, ON_DEVICE)
+
+    @property
+    def circle(self) -> tuple[int, int]:
+        """Who counts its collectives together: the same ranks may have several groups."""
+        return self.members, self.group
 
     @property
     def ranks(self) -> list[int]:
@@ -106,10 +120,12 @@ class Page:
     of another was once a rank that had waited since the machine was started, and was reported as a hang.
     """
 
-    def __init__(self, memory: memoryview, device: "Page | None" = None) -> None:
+    def __init__(self, memory: memoryview, device: "Page | None" = None, beside: "Page | None" = None) -> None:
         self._memory = memory
         self.device = device
         """What the rank's device does, which has a pace of its own: a page that the rank's side thread writes."""
+        self.beside = beside
+        """A page on which is the oldest call that threads other than the rank's own are in."""
         self._entered = self._written = 0  # by whoever writes through this object
 
     def write(self, position: Position) -> None:
@@ -189,28 +205,42 @@ class Page:
 
 def size(world_size: int) -> int:
     """How many bytes the shared memory must have."""
-    return 2 * world_size * _PAGE_BYTES
+    return 3 * world_size * _PAGE_BYTES
 
 
 def pages(fd: int, world_size: int) -> list[Page]:
     """The pages of all ranks, in shared memory."""
     memory = memoryview(mmap.mmap(fd, size(world_size)))
-    cut = [memory[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES] for number in range(2 * world_size)]
-    return [Page(host, Page(device)) for host, device in zip(cut[::2], cut[1::2], strict=True)]
+    cut = [memory[number * _PAGE_BYTES : (number + 1) * _PAGE_BYTES] for number in range(3 * world_size)]
+    each = zip(cut[::3], cut[1::3], cut[2::3], strict=True)
+    return [Page(host, Page(device), Page(beside)) for host, device, beside in each]
+
+
+def positions(read: Mapping[int, Page]) -> dict[int, Position]:
+    """Where ranks stand; if none of them waits by itself, the calls that their other threads are in come first.
+
+    A thread that listens for messages or writes a checkpoint is no wait of its rank's, unless nothing else explains why
+    the rank stands still.
+    """
+    own = {rank: page.read() for rank, page in read.items()}
+    if any(position.waits for position in own.values()):
+        return own
+    beside = {rank: page.beside.read() for rank, page in read.items() if page.beside is not None}
+    return own | {rank: position for rank, position in beside.items() if position.waits}
 
 
 def _packed(position: Position) -> tuple[int | bytes, ...]:
-    state, name, number, since, numel, itemsize, members, peer, travels = position
+    state, name, number, since, numel, itemsize, members, peer, travels, group = position
     # One more than the number, so that an untouched page reads as none; the peer and the size likewise.
-    numbers = state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1
+    numbers = state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1, group
     return *numbers, name.encode(), travels.encode()[-_NAME_BYTES:]  # names of units differ at their ends
 
 
-def _unpacked(fields: tuple[int, int, int, int, int, int, int, bytes, bytes]) -> Position:
-    state, number, since, numel, itemsize, members, peer, *names = fields
+def _unpacked(fields: tuple[int, int, int, int, int, int, int, int, bytes, bytes]) -> Position:
+    state, number, since, numel, itemsize, members, peer, group, *names = fields
     name, travels = map(_text, names)
     place = number - 1 if number else None
-    return Position(state, name, place, since, numel - 1, itemsize, members, peer - 1, travels)
+    return Position(state, name, place, since, numel - 1, itemsize, members, peer - 1, travels, group)
 
 
 def _text(data: bytes) -> str:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Collection, Sequence
 
-from zerolab.runtime import faults, stack
+from zerolab.runtime import board, faults, stack
 from zerolab.runtime.board import FAILED, ON_DEVICE, RESTING, Position
 from zerolab.runtime.devices import Choice
 from zerolab.runtime.drawing import Stop, WaitsFor
@@ -115,11 +115,12 @@ class Call:
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline and any(self._ranks.members[rank].asked for rank in self._unfinished()):
             self._take(0.05)
-        return [self._standing(member) for member in self._ranks.members]
+        positions = board.positions(dict(enumerate(self._ranks.board)))
+        return [self._standing(member, positions[member.rank]) for member in self._ranks.members]
 
-    def _standing(self, member: Member) -> Standing:
+    def _standing(self, member: Member, position: Position) -> Standing:
         rank, page = member.rank, self._ranks.board[member.rank]
-        position, outcome = page.read(), self._outcomes.get(rank)
+        outcome = self._outcomes.get(rank)
         if rank not in self._chosen:
             return Standing(rank, faults.ABSENT, position)
         if outcome is not None and outcome.kind == "done":

@@ -18,32 +18,12 @@ import torch
 import torch.distributed as dist
 
 from zerolab.recording.patches import replace
-from zerolab.runtime import stack
+from zerolab.runtime import requests, stack
 from zerolab.runtime.board import DONE, FAILED, IN_FLIGHT, INSIDE, Page, Position
-from zerolab.runtime.enqueued import Enqueued, Entry, Gpu
+from zerolab.runtime.enqueued import Enqueued, Entry, Gpu, Place
 from zerolab.runtime.observers import Call, Observer, Within, tell, watching
 from zerolab.runtime.order import Order
-from zerolab.runtime.requests import Reader, Request, members_of, request_of_native
-
-COLLECTIVES = (
-    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
-    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
-    "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single",
-    "reduce_scatter_tensor", "scatter", "scatter_object_list",
-)  # fmt: skip
-FUNCTIONAL = {
-    "all_gather_single": "all_gather", "all_gather_tensor": "all_gather", "all_gather_single_coalesced": "all_gather",
-    "all_gather_into_tensor_coalesced": "all_gather", "all_reduce": "all_reduce", "all_reduce_coalesced": "all_reduce",
-    "all_to_all_single": "all_to_all", "broadcast": "broadcast", "permute_tensor": "all_to_all",
-    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_single_coalesced": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
-}  # fmt: skip
-"""What DTensor sends by: functions that return new tensors, which `wait_tensor` waits for."""
-POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
-NATIVE_OPERATIONS = {
-    "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
-    "broadcast_": "broadcast",
-}  # fmt: skip
+from zerolab.runtime.requests import Reader, Request, circle_of, request_of_native
 
 
 class _Thread(threading.local):
@@ -59,14 +39,15 @@ class _Counter(Observer):
     def __init__(self) -> None:
         self.page: Page
         self.others: Mapping[int, Page] = {}
-        self._next: Counter[int] = Counter()  # by the members of the group, for only they agree on the number
+        self._next: Counter[tuple[int, int]] = Counter()  # by the group, for only its ranks agree on the number
         self._thread = _Thread()
-        self._waiting = False  # some thread is inside a noted call
         # Weak, so that a Work that nobody waits for is freed when the learner drops it.
         self._pending: weakref.WeakKeyDictionary[Any, tuple[Position, Entry | None]] = weakref.WeakKeyDictionary()
         self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
-        self._last = Position()  # what was noted last; while native code's is under way the page shows that
+        self._owner = threading.get_ident()  # the thread that was the last to ask for a collective of all ranks
+        self._last = Position()  # what it noted last; while native code's is under way the page shows that
+        self._beside: dict[int, Position] = {}  # calls that other threads are in, oldest first
         self._writing = threading.RLock()  # a thread of the backend's tells when native code's is complete
         self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
         self.order: Order | None = None  # None where messages have names, as gloo's have
@@ -76,8 +57,10 @@ class _Counter(Observer):
         for noted in (self._next, self._pending, self._arriving):
             noted.clear()
         with self._writing:
-            self._native = {}
-            self.page.reset()
+            self._native, self._beside = {}, {}
+            self._owner, self._last = threading.get_ident(), Position()
+            for page in filter(None, (self.page, self.page.beside)):
+                page.reset()
         for each in (self.enqueued, self.order):
             if each is not None:
                 each.reset()
@@ -87,7 +70,8 @@ class _Counter(Observer):
         group: Any = call.group
         if self._thread.position is not None or group is dist.GroupMember.NON_GROUP_MEMBER:
             return nullcontext()
-        request = Request(members_of(group), call.flat.numel(), call.flat.element_size())
+        members, number = circle_of(group)
+        request = Request(members, call.flat.numel(), call.flat.element_size(), group=number)
         position = self._enter(call.op, True, request, call.name)
         self._pending[call] = position, None
         return self._inside(position)
@@ -128,8 +112,8 @@ class _Counter(Observer):
             return function(work, *args, **kwargs)
 
     def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Wait for a key of a store, unless that is part of a noted call."""
-        if self._thread.position is not None:
+        """Wait for a key of a store, unless that is part of a noted call, or another thread's, which only listens."""
+        if self._thread.position is not None or threading.get_ident() != self._owner:
             return function(*args, **kwargs)
         self.page.write_place(*stack.locate(sys._getframe(1)))
         with self._inside(Position(INSIDE, f"store.{name}")):
@@ -154,7 +138,7 @@ class _Counter(Observer):
             return function(tensor)
         if (position := self._arriving.pop(_address(tensor), None)) is None:  # waited for already
             return function(tensor)
-        self.page.write_place(*stack.locate(sys._getframe(1)))
+        self._write_place(stack.locate(sys._getframe(1)))
         with self._inside_again(position):
             return function(tensor)
 
@@ -173,13 +157,13 @@ class _Counter(Observer):
         flying, key = self._native, id(position)
         with self._writing:
             flying[key] = position
-            self._write(position._replace(state=DONE))
+            self._pass(position)
 
         def complete() -> None:
             with self._writing:
                 flying.pop(key, None)
-                if flying is self._native and not self._waiting:
-                    self._write(self._last)
+                if flying is self._native and self._last.state == DONE:
+                    self._show()
 
         def watch(work: Any) -> None:
             try:
@@ -192,20 +176,23 @@ class _Counter(Observer):
     def _hand_over_native(self, enqueued: Enqueued, position: Position, work: Any) -> None:
         self._thread.entry.ends += [work.is_completed] if work is not None else []
         enqueued.end(self._thread.entry)
-        self._write(position._replace(state=DONE))
+        self._pass(position)
 
     def _enter(self, name: str, numbered: bool, request: Request, travels: str = "") -> Position:
         """Notes where a call begins. Raises RuntimeError if another rank has asked for another one instead."""
-        members, numel, itemsize, peer = request
-        number = self._next[members] if numbered else None
+        members, numel, itemsize, peer, group = request
+        number = self._next[circle := (members, group)] if numbered else None
         order = self.order if self.order is not None and dist.is_initialized() else None
         travels = travels if order is not None else ""
-        position = Position(INSIDE, name, number, 0, numel, itemsize, members, peer, travels)
+        position = Position(INSIDE, name, number, 0, numel, itemsize, members, peer, travels, group)
         place = stack.locate(sys._getframe(2))
-        self.page.write_place(*place)
-        if numbered:
-            self._next[members] += 1
-            self.page.enter(position)
+        with self._writing:
+            if numbered and circle == (0, 0) and self._last.state != INSIDE:
+                self._owner = threading.get_ident()
+            if numbered:
+                self._next[circle] += 1
+                self.page.enter(position)
+        self._write_place(place)
         if numbered and order is not None:
             try:
                 order.check(position)
@@ -224,7 +211,7 @@ class _Counter(Observer):
 
     @contextmanager
     def _inside(self, position: Position) -> Iterator[None]:
-        self._thread.position, self._waiting = position, True
+        self._thread.position = position
         self._write(position._replace(since=time.monotonic_ns()))
         try:
             yield
@@ -234,18 +221,38 @@ class _Counter(Observer):
                 self.enqueued.end(self._thread.entry, failed=True)
             raise
         finally:
-            self._thread.position, self._waiting = None, False
+            self._thread.position = None
         self._write(position._replace(state=DONE))
         if self.enqueued is not None:
             self.enqueued.end(self._thread.entry)
 
     def _write(self, position: Position) -> None:
-        """Write a position, or in place of one that is done native code's oldest collective under way."""
+        """Write a position, which for a thread beside the rank's own goes to a page beside the rank's."""
+        thread = threading.get_ident()
         with self._writing:
-            self._last = position
-            if position.state == DONE:
-                position = next(iter(self._native.values()), position)
-            self.page.write(position)
+            if thread == self._owner:
+                self._last = position
+                self._show()
+            elif self.page.beside is not None:
+                self._beside.pop(thread, None)
+                if position.state == INSIDE:
+                    self._beside[thread] = position._replace(state=IN_FLIGHT)  # the rank may compute meanwhile
+                self.page.beside.write(next(iter(self._beside.values()), Position()))
+
+    def _write_place(self, place: Place) -> None:
+        if threading.get_ident() == self._owner:  # another thread's line is not where the rank stands
+            self.page.write_place(*place)
+
+    def _pass(self, position: Position) -> None:
+        """Note what native code has begun, in whatever thread; the rank's own may be inside another call."""
+        with self._writing:
+            if self._last.state != INSIDE:
+                self._last = position._replace(state=DONE)
+                self._show()
+
+    def _show(self) -> None:
+        """Write what was noted last, or in place of one that is done native code's oldest collective under way."""
+        self.page.write(next(iter(self._native.values()), self._last) if self._last.state == DONE else self._last)
 
     def _remember(self, result: Any, position: Position) -> Any:
         for work in result if isinstance(result, list) else [result]:
@@ -290,14 +297,15 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
 
     `others` are the pages of the other ranks, where this process sees them.
     """
-    from torch.distributed import _functional_collectives, distributed_c10d
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed import distributed_c10d
 
-    _counter.page, _counter.others = page, others or {}
+    _counter.page, _counter.others, _counter._owner = page, others or {}, threading.get_ident()
     _stack.enter_context(watching(_counter))
     noted: list[tuple[Any, str, Callable[..., Any]]] = [
-        *(([distributed_c10d, dist], name, partial(_counter.call, name, True)) for name in COLLECTIVES),
-        *(([distributed_c10d, dist], name, partial(_counter.call, name, False)) for name in POINT_TO_POINT),
-        *(([_functional_collectives], name, partial(_counter.functional, word)) for name, word in FUNCTIONAL.items()),
+        *(([distributed_c10d, dist], name, partial(_counter.call, name, True)) for name in requests.COLLECTIVES),
+        *(([distributed_c10d, dist], name, partial(_counter.call, name, False)) for name in requests.POINT_TO_POINT),
+        *(([functional], name, partial(_counter.functional, word)) for name, word in requests.FUNCTIONAL.items()),
     ]
     for modules, name, wrapper in noted:
         if (original := getattr(modules[0], name, None)) is not None:  # else it is a name of another torch version
@@ -305,7 +313,7 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
     for name in ("get", "wait"):
         _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
-    _stack.enter_context(replace(_functional_collectives, "wait_tensor", _counter.wait_tensor))
+    _stack.enter_context(replace(functional, "wait_tensor", _counter.wait_tensor))
     _watch_native_code()
 
 
@@ -319,7 +327,7 @@ def _watch_native_code() -> None:
     # Once in a process: a kernel that is registered twice for one key is an error.
     library = torch.library.Library("c10d", "IMPL")
     _libraries.append(library)
-    for operation, name in NATIVE_OPERATIONS.items():
+    for operation, name in requests.NATIVE_OPERATIONS.items():
         overload = getattr(torch.ops.c10d, operation).default
         for key in ("AutogradCPU", "AutogradCUDA"):
             library.impl(operation, _counted(overload, name), key, with_keyset=True)

@@ -121,7 +121,7 @@ class Standing:
     @property
     def waits(self) -> bool:
         """Whether it is in a call that cannot end without other ranks."""
-        return self.state == "running" and self.position.state in (INSIDE, IN_FLIGHT, ON_DEVICE)
+        return self.state == "running" and self.position.waits
 
     @property
     def doing(self) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerolab.runtime.board import IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
+from zerolab.runtime import board
+from zerolab.runtime.board import INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.machine import process_fields
 
 STILL = 1.0  # seconds without movement after which a rank counts as standing still
@@ -19,7 +20,7 @@ AUTOGRAD = "pt_autograd"
 BUSY = 0.25
 """Of a core, from which on the helpers of a rank count as working: a thread that only logs now and then does not."""
 LIFELINE = "zerolab-lifelin"  # Linux keeps 15 characters of a thread's name
-_SERVANTS = (LIFELINE, "gloo", "pt_", "nccl", "cuda")
+_SERVANTS = ("zerolab-", "gloo", "pt_", "nccl", "cuda")
 """Beginnings of the names of threads that serve collectives and wake up even while nothing moves."""
 
 
@@ -72,7 +73,7 @@ class HangWatch:
         if now < self._next:
             return None
         self._next = now + _INTERVAL
-        positions = {rank: self._ranks.board[rank].read() for rank in unfinished}
+        positions = board.positions({rank: self._ranks.board[rank] for rank in unfinished})
         self._ranks.ask(unfinished)  # which makes them look at their devices, too
         if set(unfinished) != self._unfinished:  # one has returned, and may just have given the others what they need
             self._unfinished, self._changed = set(unfinished), now
@@ -87,14 +88,17 @@ class HangWatch:
             return None
         self._sample(positions, now)
         surely_waits = {longest} if positions[longest].state == INSIDE else set()  # else its host may be computing
-        others_stand_still = all(now - self._moved[rank] >= self._still for rank in set(unfinished) - surely_waits)
+        # Threads beside a rank's own may listen for hours; then nothing but its standing still tells how long it waits.
+        is_own = positions[longest] == self._ranks.board[longest].read()
+        still = self._still if is_own else self._timeout
+        others_stand_still = all(now - self._moved[rank] >= still for rank in set(unfinished) - surely_waits)
         # The last rank to arrive may have returned before those that waited for it notice that it came.
         nobody_left = now - self._changed >= self._still
         return longest if others_stand_still and nobody_left and now - since[longest] >= self._timeout else None
 
     def _waits(self, rank: int, position: Position, now: float) -> bool:
         """Whether a rank waits, as far as is known now: what it says about its device is soon out of date."""
-        return position.state in (INSIDE, IN_FLIGHT) or (position.state == ON_DEVICE and self._answers(rank, now))
+        return position.waits and (position.state != ON_DEVICE or self._answers(rank, now))
 
     def _answers(self, rank: int, now: float) -> bool:
         seen = self._ranks.members[rank].seen
@@ -118,9 +122,13 @@ class HangWatch:
 
 
 class Helpers:
-    """What a rank may wait for besides other ranks: its threads except the main one, and programs it has started."""
+    """What a rank may wait for besides other ranks: its threads except the main one, and programs it has started.
 
-    def __init__(self) -> None:
+    Or what else `spent` counts: the CPU time of each, in nanoseconds, for a process id.
+    """
+
+    def __init__(self, spent: "Callable[[int], dict[Path, int]] | None" = None) -> None:
+        self._spent = spent or _spent_by_helpers
         self._last: dict[int, tuple[float, dict[Path, int]]] = {}
 
     def forget(self, pid: int) -> None:
@@ -130,7 +138,7 @@ class Helpers:
     def work(self, pid: int, now: float) -> bool:
         """Whether they have kept `BUSY` of a core busy since the last look; True at the first, when nobody knows."""
         since, before = self._last.get(pid, (now, None))
-        spent = _spent_by_helpers(pid)
+        spent = self._spent(pid)
         self._last[pid] = now, spent
         if before is None:
             return True
@@ -155,11 +163,16 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
 
 def _spent_by_helpers(pid: int) -> dict[Path, int]:
     """Nanoseconds that the helpers of a process have run or waited for a core, by thread; and ended ones, by parent."""
-    # Every thread but the main one: no name tells Python's from those of a library, such as a pool that parses files.
-    counted = [task for task in threads(pid) if task.name != str(pid) and not _name(task).lower().startswith(_SERVANTS)]
     started, ended = _started_by(pid)
-    counted += [task for process in started for task in threads(process)]
-    return ended | {task: _cpu(task, waits=True) or 0 for task in counted}
+    counted = [task for process in started for task in threads(process)]
+    return ended | spent_by_threads(pid) | {task: _cpu(task, waits=True) or 0 for task in counted}
+
+
+def spent_by_threads(pid: int) -> dict[Path, int]:
+    """The same of its threads alone, except the main one and those that serve collectives."""
+    # No name tells Python's from those of a library, such as a pool that parses files.
+    counted = [task for task in threads(pid) if task.name != str(pid) and not _name(task).lower().startswith(_SERVANTS)]
+    return {task: _cpu(task, waits=True) or 0 for task in counted}
 
 
 def _started_by(pid: int) -> tuple[set[int], dict[Path, int]]:

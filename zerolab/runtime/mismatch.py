@@ -26,14 +26,20 @@ def findings(standings: Sequence[Standing], calls: Calls) -> list[Finding]:
     """One for each group of ranks that disagree, about the first collective in which they do."""
     # Group by group, that of all ranks first: each counts its own collectives.
     found: list[Finding] = []
-    for members in sorted({call.members for history in calls.values() for call in history}, key=abs):
-        ranks = _ranks(members, calls)
-        columns = {rank: _by_number(calls[rank], members) for rank in ranks}
+    here = {standing.position.circle for standing in standings}
+    waited = {each.position.circle for each in standings if each.waits and each.position.number is not None}
+    circles = waited | {call.circle for history in calls.values() for call in history}
+    for circle in sorted(circles, key=lambda circle: (abs(circle[0]), circle)):
+        ranks = _ranks(circle, calls)
+        # Another thread's calls may have left no room for those of the rank's own in the history.
+        known = {rank: [standings[rank].position] if circle in waited else [] for rank in ranks}
+        columns = {rank: _by_number(calls[rank], circle) or _by_number(known[rank], circle) for rank in ranks}
         # Only the first, from the oldest that is still in every rank's history: all later differences follow from it.
         oldest = max((min(column) for column in columns.values() if column), default=0)
-        for number in range(oldest, max(max(column, default=-1) for column in columns.values()) + 1):
+        for number in range(oldest, max((max(column, default=-1) for column in columns.values()), default=-1) + 1):
             row = {rank: columns[rank].get(number) for rank in ranks}
-            if len({_what(call) for call in row.values()}) > 1:
+            # A group that no rank stands in is another thread's, which comes to it at its own time.
+            if len({_what(call) for call in row.values() if call or circle in here}) > 1:
                 found += _differences(row, columns, standings)
                 break
     return found + _left_out(standings) + _unmatched_pairs(standings)
@@ -49,21 +55,22 @@ def waits_for(standings: Sequence[Standing], calls: Calls) -> dict[int, list[int
         if position.number is None:
             edges[standing.rank] = [position.peer] if position.peer >= 0 else []
             continue
-        ranks = [rank for rank in _ranks(position.members, calls) if rank != standing.rank]
-        there = {rank: _by_number(calls[rank], position.members).get(position.number) for rank in ranks}
+        ranks = [rank for rank in _ranks(position.circle, calls) if rank != standing.rank]
+        there = {rank: _by_number(calls[rank], position.circle).get(position.number) for rank in ranks}
         edges[standing.rank] = [rank for rank, call in there.items() if _what(call) != _what(position)]
     return edges
 
 
-def _ranks(members: int, calls: Calls) -> list[int]:
+def _ranks(circle: tuple[int, int], calls: Calls) -> list[int]:
     """Who is in a group; of one whose ranks are not listed, those that have called something in it."""
+    members, _ = circle
     if members < 0:
-        return [rank for rank in sorted(calls) if any(call.members == members for call in calls[rank])]
+        return [rank for rank in sorted(calls) if any(call.circle == circle for call in calls[rank])]
     return [rank for rank in sorted(calls) if not members or members >> rank & 1]
 
 
-def _by_number(history: Sequence[Position], members: int) -> dict[int, Position]:
-    return {call.number: call for call in history if call.members == members and call.number is not None}
+def _by_number(history: Sequence[Position], circle: tuple[int, int]) -> dict[int, Position]:
+    return {call.number: call for call in history if call.circle == circle and call.number is not None}
 
 
 def _what(call: Position | None) -> tuple[object, ...]:

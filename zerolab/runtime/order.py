@@ -25,7 +25,8 @@ class Order:
     def reset(self) -> None:
         """A new run."""
         self._read = dict.fromkeys(self._others, 0)  # how many calls of each other rank have been compared
-        self._known: dict[tuple[int, int | None], tuple[int, Position]] = {}  # by group and number: who was first
+        # By group and number: who was first.
+        self._known: dict[tuple[tuple[int, int], int | None], tuple[int, Position]] = {}
 
     def check(self, called: Position) -> None:
         """This rank has just entered a collective on its page.
@@ -42,7 +43,7 @@ class Order:
             self._read[rank] = page.count()
 
     def _compare(self, rank: int, called: Position) -> None:
-        first, known = self._known.setdefault((called.members, called.number), (rank, called))
+        first, known = self._known.setdefault((called.circle, called.number), (rank, called))
         if _what(known) != _what(called):
             raise RuntimeError(
                 f"rank {rank} asks for {_described(called)}, and rank {first} for {_described(known)} in its place: "

@@ -1,4 +1,4 @@
-"""What a call of torch.distributed is about: which ranks, how many elements, which peer."""
+"""The calls of torch.distributed that are noted, and what each is about: which ranks, how many elements, which peer."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -11,18 +11,41 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from zerolab.runtime import board
 
+COLLECTIVES = (
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_gather_single", "all_reduce", "all_to_all",
+    "all_to_all_single", "barrier", "broadcast", "broadcast_object_list", "gather", "gather_object",
+    "init_process_group", "monitored_barrier", "new_group", "reduce", "reduce_scatter", "reduce_scatter_single",
+    "reduce_scatter_tensor", "scatter", "scatter_object_list",
+)  # fmt: skip
+FUNCTIONAL = {
+    "all_gather_single": "all_gather", "all_gather_tensor": "all_gather", "all_gather_single_coalesced": "all_gather",
+    "all_gather_into_tensor_coalesced": "all_gather", "all_reduce": "all_reduce", "all_reduce_coalesced": "all_reduce",
+    "all_to_all_single": "all_to_all", "broadcast": "broadcast", "permute_tensor": "all_to_all",
+    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_single_coalesced": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+}  # fmt: skip
+"""What DTensor sends by: functions that return new tensors, which `wait_tensor` waits for."""
+POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
+NATIVE_OPERATIONS = {
+    "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
+    "broadcast_": "broadcast",
+}  # fmt: skip
 _SIZED = ("tensor", "flat", "input_tensor", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
 
 
 class Request(NamedTuple):
-    """Members as on the board, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none."""
+    """Members as on the board, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none.
+
+    And the group's number, which tells it from others of the same ranks.
+    """
 
     members: int = 0
     numel: int = -1
     itemsize: int = 0
     peer: int = -1
+    group: int = 0
 
 
 class Reader:
@@ -42,7 +65,8 @@ class Reader:
         if group is dist.GroupMember.NON_GROUP_MEMBER or given.get("use_local_synchronization"):
             return None
         numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
-        return Request(members_of(group), numel, itemsize, _peer(given, group))
+        members, number = circle_of(group)
+        return Request(members, numel, itemsize, _peer(given, group), number)
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
@@ -72,11 +96,15 @@ def request_of_native(args: tuple[Any, ...]) -> Request:
     tensors = args[0] if isinstance(args[0][0], torch.Tensor) else args[0][0]
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     numel = sum(tensor.numel() for tensor in tensors)
-    return Request(members_of(dist.ProcessGroup.unbox(handle)), numel, tensors[0].element_size())
+    members, number = circle_of(dist.ProcessGroup.unbox(handle))
+    return Request(members, numel, tensors[0].element_size(), group=number)
 
 
-def members_of(group: Any) -> int:
-    """A group's ranks as a page of the board has them; 0 for the group of all ranks.
+def circle_of(group: Any) -> tuple[int, int]:
+    """A group's ranks as a page of the board has them, 0 for all; and torch's number of it, 0 for the default group.
+
+    Torch counts groups as they are made, by all ranks alike. Those that some ranks make without the others have no
+    number, but a name that the ranks may not agree on.
 
     Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
     """
@@ -84,9 +112,10 @@ def members_of(group: Any) -> int:
         named: Any = group  # torch's own type for it is narrower than what it takes
         group = dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
-        return 0
-    ranks = dist.get_process_group_ranks(group)
-    return 0 if len(ranks) == dist.get_world_size() else board.members(ranks)
+        return 0, 0
+    ranks, name = dist.get_process_group_ranks(group), group.group_name
+    number = int(name) if name.isdecimal() else 0
+    return 0 if len(ranks) == dist.get_world_size() else board.members(ranks), number
 
 
 def _peer(given: Mapping[str, Any], group: Any) -> int:

@@ -114,11 +114,11 @@ def _standing(recording: RankRecording) -> Standing:
 
 def _up_to_the_first_stuck(calls: Mapping[int, list[Position]]) -> dict[int, list[Position]]:
     """Leaves out what was asked for after the first collective of a group that hangs: a host runs ahead of a device."""
-    stuck: dict[int, int] = {}
+    stuck: dict[tuple[int, int], int] = {}
     for call in (call for history in calls.values() for call in history):
         if call.state == INSIDE and call.number is not None:
-            stuck[call.members] = min(call.number, stuck.get(call.members, call.number))
+            stuck[call.circle] = min(call.number, stuck.get(call.circle, call.number))
     return {
-        rank: [call for call in history if call.number is None or call.number <= stuck.get(call.members, call.number)]
+        rank: [call for call in history if call.number is None or call.number <= stuck.get(call.circle, call.number)]
         for rank, history in calls.items()
     }

@@ -6,12 +6,13 @@ silent, and the note about the last collective remains.
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from itertools import takewhile
 from pathlib import Path
@@ -26,6 +27,11 @@ SAYS = 0.25  # seconds from one look at the main thread to the next
 LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in Python
 GIVES_UP = 0.02  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
+# By torchrun, Open MPI's and MPICH's mpirun, and srun, below which an mpirun may run: it comes last.
+_RANK = "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"
+_RANKS = "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"
+_LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
+_LOCAL_RANKS = "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"
 _STDLIB = str(Path(os.__file__).parent)
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -42,7 +48,7 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
     speaker = _Speaker(folder)
     counter.install(speaker.notes.page)
     speaker.start()
-    if os.environ.get("LOCAL_RANK", "0") == "0":
+    if speaker.is_first:
         (folder / HANG).unlink(missing_ok=True)  # of an earlier run
         run, world_size = speaker.about["run"], speaker.about["world_size"]
         options = Options(str(folder.resolve()), _job(), run, world_size, timeout, end)
@@ -60,17 +66,34 @@ def _job() -> str:
     return " ".join(os.environ.get(name, "") for name in names)
 
 
+def launched(said: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """Rank, number of ranks, and both within the node, by what the launcher said; without one a process is alone.
+
+    A launcher that says nothing of nodes has started all ranks on this one.
+    """
+    rank, total, local_rank, local = (
+        next(filter(None, map(said.get, names)), None) for names in (_RANK, _RANKS, _LOCAL_RANK, _LOCAL_RANKS)
+    )
+    number, ranks = int(rank or 0), int(total or 1)
+    # Slurm counts tasks node by node: 4(x2),3 are two nodes of four and one of three.
+    nodes = [
+        int(one) for one, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", local or "") for _ in range(int(times or 1))
+    ]
+    here = nodes[min(int(said.get("SLURM_NODEID", "0")), len(nodes) - 1)] if nodes else ranks
+    return number, ranks, number if local_rank is None else int(local_rank), here
+
+
 class _Speaker(threading.Thread):
     """Says where the main thread stands, as long as the process lives."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(name="zerolab-why", daemon=True)
-        rank, pid = int(os.environ.get("RANK", "0")), os.getpid()
+        (rank, world_size, local_rank, local), pid = launched(os.environ), os.getpid()
+        self.is_first = local_rank == 0
+        """Of its node."""
         self.notes = Notes(folder / f"{NAME}{rank}", new=True)
         # Ranks that one launcher has started at one time are a run's.
         run = f"{os.getppid()}-{born(os.getppid())}-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
-        world_size = int(os.environ.get("WORLD_SIZE", "1"))
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", str(world_size)))
         self.about: dict[str, Any] = {
             "rank": rank, "world_size": world_size, "local": local, "pid": pid, "born": born(pid), "run": run,
         }  # fmt: skip
@@ -80,6 +103,8 @@ class _Speaker(threading.Thread):
         self.notes.say(**self.about)
 
     def run(self) -> None:
+        with suppress(OSError):  # so that its work does not count as the script's; elsewhere there is no /proc
+            Path("/proc/thread-self/comm").write_text(self.name)
         while not self._ended:
             with suppress(Exception):  # looking must not disturb a training
                 self._look()

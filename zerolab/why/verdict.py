@@ -76,7 +76,7 @@ def _blamed(found: Sequence[Finding], standings: Sequence[Standing]) -> tuple[in
 
 def _where_it_waits(standing: Standing) -> object:
     position = standing.position
-    return (position.label, position.members) if position.number is not None else standing.rank
+    return (position.label, position.circle) if position.number is not None else standing.rank
 
 
 def _verdict(blamed: tuple[int, ...], standings: Sequence[Standing], sentences: Sequence[str]) -> Verdict:
@@ -101,7 +101,7 @@ def _waiting(waiting: Sequence[Standing], seconds: float | None) -> list[str]:
     groups = defaultdict(list)
     for standing in waiting:
         # Groups whose ranks are not listed have labels alike.
-        groups[standing.position.label, standing.where, standing.position.members].append(standing.rank)
+        groups[standing.position.label, standing.where, standing.position.circle].append(standing.rank)
     waited = f" for {seconds:.0f} s" if seconds is not None else ""
     return [
         f"{named(ranks)} {'has' if len(ranks) == 1 else 'have'} waited in {label}{waited}"

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerolab import files
-from zerolab.runtime import faults, stack
+from zerolab.runtime import board, faults, stack
 from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
-from zerolab.runtime.hang import HangWatch, is_stopped, threads, working_cpu
+from zerolab.runtime.hang import HangWatch, Helpers, is_stopped, spent_by_threads, threads, working_cpu
 from zerolab.runtime.machine import process_fields
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
@@ -61,6 +61,7 @@ class _Rank:
         self.notes, self.said, self.pid, self._timeout = notes, said, said["pid"], timeout
         self.seen: tuple[int, int, str, str] | None = None
         self.ending: Outcome | None = None
+        self._helpers = Helpers(spent_by_threads)
         self._work, self._works, self._spent = 0, False, (time.monotonic(), 0.0, 0)
         self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
 
@@ -79,7 +80,8 @@ class _Rank:
         if now - then >= (every := min(0.5, self._timeout / 3)):
             self._spent = now, _cpu(self.pid), _read(self.pid)
             rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
-            self._works = rate[0] > WORK or rate[1] > READ or bool(self.said.get("device"))
+            helped = self._helpers.work(self.pid, now)
+            self._works = rate[0] > WORK or rate[1] > READ or helped or bool(self.said.get("device"))
             # Within a collective a rank waits, but ranks that join connect to each other. Outside, a loop of a few
             # lines of Python does not count, however busy.
             is_quiet = self._silence() > min(QUIET, self._timeout / 2)  # if the timeout is short, it may only be late
@@ -104,9 +106,9 @@ class _Rank:
             return lock if self._silence() > QUIET else "it computes"
         return "it goes round a loop there" if self._works else ""
 
-    def standing(self, rank: int) -> Standing:
+    def standing(self, rank: int, position: Position) -> Standing:
         """Where it is."""
-        position, noted = self.notes.page.read(), self.notes.page.read_place()
+        noted = self.notes.page.read_place()
         phase, where = noted.phase, _place(noted.filename, noted.line) if noted.filename else ""
         if self.seen is not None and position.state != ON_DEVICE and self.seen[0] > noted.time:
             phase, where = self.seen[2:]
@@ -143,7 +145,9 @@ class _Ranks:
                 with contextlib.suppress(OSError, ValueError):
                     notes = Notes(path)
                     said = notes.said()
-                    if said.get("run") == self._options.run:
+                    # Each may have a parent of its own, such as a shell; what an earlier run has left has ended.
+                    lives = (born(said.get("pid", 0)) or -1) == said.get("born")
+                    if lives or said.get("run") == self._options.run:
                         self.members[rank], self.local = _Rank(notes, said, self._options.timeout), said["local"]
 
     def ask(self, ranks: Collection[int]) -> None:
@@ -168,9 +172,9 @@ class _Ranks:
 
     def standings(self) -> list[Standing]:
         """Where every rank of the run stands, those included that are not known."""
-        missing = ELSEWHERE if self.elsewhere else NEVER
+        missing, at = ELSEWHERE if self.elsewhere else NEVER, board.positions(self.board)
         return [
-            self.members[rank].standing(rank) if rank in self.members else Standing(rank, missing, Position())
+            self.members[rank].standing(rank, at[rank]) if rank in at else Standing(rank, missing, Position())
             for rank in range(self._options.world_size)
         ]
 
@@ -210,7 +214,7 @@ class Watch:
             time.sleep(TICK)
 
     def _look_at_waits(self, unfinished: list[int]) -> None:
-        positions = {rank: page.read() for rank, page in self._ranks.board.items()}
+        positions = board.positions(self._ranks.board)
         if self._told is not None:
             # An error that ends a wait is no step forward.
             if any(now != self._told[1].get(rank) and now.state != FAILED for rank, now in positions.items()):
@@ -285,7 +289,7 @@ class Watch:
 
 def _cpu(pid: int) -> float:
     """Seconds that the main thread, autograd's and the processes below have run, or have waited for a core."""
-    below = [working_cpu(child, waits=True) for child in _below(pid)]
+    below = [working_cpu(child, waits=True) for child in _below(pid) if child != os.getpid()]  # a rank has started this
     return sum(spent or 0 for each in [working_cpu(pid, waits=True), *below] for spent in each) / 1e9
 
 
