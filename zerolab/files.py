@@ -36,7 +36,8 @@ def replacing(path: StrPath) -> Iterator[Path]:
     """Gives the path of an empty file to write to; if the block succeeds, that file replaces `path`.
 
     It gets the mode of the file that it replaces, or that of any new file. A link stays a link: its target is replaced.
-    A pipe or a device cannot be replaced, and is written to directly. Raises ValueError as `check_place`.
+    A pipe or a device cannot be replaced, and is written to directly. Raises ValueError as `check_place`, and OSError
+    with the name of `path` where the disk is full.
     """
     check_place(path)
     target = Path(path).resolve()
@@ -58,6 +59,11 @@ def replacing(path: StrPath) -> Iterator[Path]:
         with part.open("rb") as written:
             os.fsync(written.fileno())
         part.replace(target)
+    except OSError as error:
+        # A full disk names no file; an error without a number would lose its words.
+        if error.errno is not None and (error.filename is None or str(error.filename) == str(part)):
+            error.filename = str(path)
+        raise
     finally:  # not `except Exception`: a stopped cell would leave half a file behind
         part.unlink(missing_ok=True)
 

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.functional import mse_loss
 
 from zerolab import DDP
@@ -99,5 +102,29 @@ def two_models(folder, *, detached=False):
                 if each.grad is not None:
                     dist.all_reduce(each.grad)
                     each.grad /= world_size
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def in_tensor_parallel(folder, rows=8, *, alone=False, own_rows=False):
+    """Two layers whose matrices ranks share, and so the batch; or one process for itself; or ranks with other rows."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)))
+    if not alone:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    seed = dist.get_rank() if own_rows else 0
+    train(folder, model, lambda model, step: model(data(step, seed=seed, rows=rows)).square().mean())
+
+
+def in_pipeline(folder):
+    """A stage on each rank; torch first runs them on tensors that it does not fill, for their shapes."""
+    rank, last = dist.get_rank(), dist.get_world_size() - 1
+    model = seeded(lambda: nn.Linear(8, 8))
+    schedule = Schedule1F1B(PipelineStage(model, rank, last + 1, torch.device("cpu")), 2, loss_fn=mse_loss)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Fingerprints(folder, (1, STEPS)):
+        for step in range(STEPS):
+            x = data(step)
+            schedule.step(*([x] if rank == 0 else []), **({"target": x} if rank == last else {}))
             optimizer.step()
             optimizer.zero_grad()

@@ -34,6 +34,7 @@ def record_all(tmp_path_factory):
         cluster.run(small.with_engine, folder / "16 on 1", 16)
         cluster.run(small.with_engine, folder / "6000 on 1", 6000)
         cluster.run(small.two_models, folder / "two models on 1")
+        cluster.run(small.in_tensor_parallel, folder / "alone", alone=True)
     with Cluster(2) as cluster:
         cluster.run(small.with_engine, folder / "16 by name on 2", 16, named=True)
         cluster.run(small.with_engine, folder / "6000 on 2", 6000)
@@ -42,6 +43,10 @@ def record_all(tmp_path_factory):
         cluster.run(small.with_engine, folder / "10000, same rows", 10000, "same rows")
         cluster.run(small.two_models, folder / "two models on 2")
         cluster.run(small.two_models, folder / "two models, detached", detached=True)
+        cluster.run(small.in_tensor_parallel, folder / "tensor parallel")
+        cluster.run(small.in_tensor_parallel, folder / "tensor parallel, more rows", 16)
+        cluster.run(small.in_tensor_parallel, folder / "tensor parallel, rows of its own", own_rows=True)
+        cluster.run(small.in_pipeline, folder / "pipeline")
     return folder
 
 
@@ -154,3 +159,20 @@ def test_what_is_detached_between_two_models_is_not_taken_for_more_rows(folder):
     found = compare(folder / "two models on 1", folder / "two models, detached").parting
     assert (found.step, found.phase) == (1, "gradients that the optimizer reads")
     assert found.meaning.startswith("it gets no gradient: it was detached")
+
+
+def test_ranks_under_tensor_parallelism_share_a_batch_which_counts_once(folder):
+    alone = folder / "alone"
+    assert str(compare(alone, folder / "tensor parallel")) == "no difference in step 1, 2"
+    more, own = (compare(alone, folder / f"tensor parallel, {how}").parting for how in ("more rows", "rows of its own"))
+    assert more.measured.startswith("GOOD's ranks have 8 rows together, BAD's 16;")
+    assert (
+        more.meaning
+        == own.meaning
+        == "the batch of all ranks together has 16 rows and not 8: lr and noise mean something else"
+    )
+
+
+def test_what_a_pipeline_runs_to_learn_shapes_is_no_batch(folder):
+    steps = Run(folder / "pipeline").steps.values()
+    assert [[rows.count for rows in step.rows] for step in steps] == [[8, 8], [8, 8]]

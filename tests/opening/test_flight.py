@@ -36,6 +36,16 @@ def test_sizes_ends_and_lines_are_those_of_the_entry(tmp_path):
     assert recording.info.steps == 0
 
 
+def test_what_a_gather_and_a_scatter_send_depends_on_who_is_their_root(tmp_path):
+    def entries(rank):
+        whole = (4, 64) if rank == 1 else (0,)
+        return [made.entry(1, "gather", sizes=((64,), whole)), made.entry(2, "scatter", sizes=(whole, (64,)))]
+
+    recording = Recording.open(*dumps(tmp_path, entries))
+    sent = [[event.logical_bytes for event in recording.rank(rank).events] for rank in range(4)]
+    assert sent == [[256, 0], [0, 3 * 256], [256, 0], [256, 0]]
+
+
 def test_messages_have_their_other_end_and_no_number(tmp_path):
     send = made.entry(1, "send 0->3", is_p2p=True)
     recording = Recording.open(*dumps(tmp_path, lambda _: [send]))

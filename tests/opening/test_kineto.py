@@ -52,6 +52,24 @@ def test_groups_smaller_than_the_world_are_told_apart(tmp_path):
     assert [event.logical_bytes for event in collectives(recording)] == [16, 24]
 
 
+def test_what_a_gather_and_a_scatter_send_depends_on_who_is_their_root(tmp_path):
+    """In traces an empty list of lists has a type of numbers; one of tensors has none."""
+    bars = []
+    for place, kinds in enumerate((["", "TensorList"], ["ScalarList", "TensorList"], None)):
+        start = made.START + 20 * place
+        shapes = {} if kinds is None else {"Input type": kinds, "Input Dims": [[], [[8]]]}
+        bars += [
+            made.bar("c10d::gather_", start, 5, **shapes),
+            made.bar("record_param_comms", start + 1, 3, **made.said("gather", 8, 24, ranks=range(3))),
+            made.bar("c10d::scatter_", start + 10, 5, **{key: said[::-1] for key, said in shapes.items()}),
+            made.bar("record_param_comms", start + 11, 3, **made.said("scatter", 24, 8, ranks=range(3))),
+        ]
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars, world_size=3)))
+    share, unknown = 8 * 2, (0, 0)
+    expected = [(24, 0), (24, 2 * share), (24, share), (24, 0), unknown, unknown]
+    assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
+
+
 def test_without_steps_that_the_loop_names_they_end_with_updates(tmp_path):
     bars = [bar for bar in made.nccl_bars() if not bar["name"].startswith("ProfilerStep")]
     recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars)))

@@ -64,29 +64,37 @@ def ask_for_everything():
         dist.recv_object_list([None], 0)
 
 
-def test_every_collective_of_torch_is_recorded_with_its_elements_and_its_bytes(cluster):
-    recording = cluster.record(ask_for_everything)
-    length, pickled = 8, 5  # of an object: how long it is, as one int64, and as many bytes
-    shared = [
+LENGTH, PICKLED = 8, 5  # of an object: how long it is, as one int64, and as many bytes
+
+
+def asked_of_both(rank):
+    """What `ask_for_everything` asks a rank for that it asks the other for, too; rank 0 is the root."""
+    root = 1 - rank
+    return [
         ("all_reduce", 8, 32),
         ("all_reduce", 12, 48),
         *[("all_gather", 8, 16)] * 2,
-        *[("all_gather", 2, length), ("all_gather", 2 * pickled, pickled)],
+        *[("all_gather", 2, LENGTH), ("all_gather", 2 * PICKLED, PICKLED)],
         *[("reduce_scatter", 8, 16)] * 2,
         *[("all_to_all", 8, 16)] * (2 if LISTS else 1),
         ("broadcast", 8, 16),
-        *[("broadcast", 1, length // 2), ("broadcast", pickled, pickled // 2)],
+        *[("broadcast", 1, LENGTH // 2), ("broadcast", PICKLED, PICKLED // 2)],
         ("reduce", 8, 16),
-        ("gather", 8, 16),
-        *[("all_gather", 2, length), ("gather", 2 * pickled, pickled)],
-        ("scatter", 8, 16),
-        *[("broadcast", 1, length // 2), ("scatter", 2 * pickled, pickled), ("scatter", 2, length)],
+        ("gather", 8, 16 * rank),
+        *[("all_gather", 2, LENGTH), ("gather", 2 * PICKLED, PICKLED * rank)],
+        ("scatter", 8, 16 * root),
+        *[("broadcast", 1, LENGTH // 2), ("scatter", 2 * PICKLED, PICKLED * root), ("scatter", 2, LENGTH * root)],
         *[("barrier", 0, 0)] * 2,
         *[("send", 8, 32), ("recv", 8, 0)],
     ]
-    sent = [("send", 8, 32), ("send", 8, 32), ("send", 1, length), ("send", pickled, pickled)]
+
+
+def test_every_collective_of_torch_is_recorded_with_its_elements_and_its_bytes(cluster):
+    recording = cluster.record(ask_for_everything)
+    shared = asked_of_both(0)
+    sent = [("send", 8, 32), ("send", 8, 32), ("send", 1, LENGTH), ("send", PICKLED, PICKLED)]
     assert asked(recording, 0) == [*shared, *sent]
-    assert asked(recording, 1) == [*shared, *(("recv", numel, 0) for _, numel, _ in sent)]
+    assert asked(recording, 1) == [*asked_of_both(1), *(("recv", numel, 0) for _, numel, _ in sent)]
     # A monitored barrier has nothing to wait for: it has ended when it returns.
     assert len(waited_for(recording)) == len(asked(recording)) - 1
     numbers = [collective.number for collective in recording.collectives]
@@ -140,6 +148,19 @@ def test_what_ranks_send_unequally_is_counted_to_the_byte(cluster):
     assert recording.results == [3.0 * 3, 3.0 * 6]
     assert [sent for _, _, sent in asked(recording, 0)] == [5 * 3 * 4] * 2
     assert [sent for _, _, sent in asked(recording, 1)] == [2 * 3 * 4] * 2
+
+
+@pytest.mark.parametrize("mode", ["whole", "times"])
+def test_tensors_of_several_dtypes_count_with_their_own_widths(cluster, mode):
+    def ask():
+        import torch.distributed._functional_collectives as functional
+
+        tensors = [torch.ones(10), torch.ones(6, dtype=torch.float64)]
+        for tensor in functional.all_gather_into_tensor_coalesced(tensors, dist.group.WORLD):
+            tensor.sum()  # its numbers are wrong over gloo, also if nobody records
+
+    recording = (cluster.record if mode == "whole" else cluster.record_times)(ask)
+    assert asked(recording) == [("all_gather", 2 * (10 + 6), 10 * 4 + 6 * 8)]
 
 
 def test_functional_sends_and_receives_of_a_batch_are_events_of_their_own(cluster):
@@ -220,7 +241,25 @@ def test_the_buckets_of_torchs_own_ddp_are_communication_in_any_loop(cluster, gr
         assert last["communication"] + last["activations"] < 1372 + 4 * 32, "what is left is the last batch's"
 
 
-def test_collectives_are_counted_by_their_group_so_that_its_ranks_agree_on_the_number():
+@pytest.fixture(scope="module")
+def three():
+    with Cluster(world_size=3, device="cpu") as opened:
+        yield opened
+
+
+def test_only_a_gathers_others_and_a_scatters_root_send(three):
+    def ask():
+        mine, is_root = torch.ones(5), dist.get_rank() == 1
+        dist.gather(mine, [torch.zeros(5) for _ in range(3)] if is_root else None, dst=1)
+        dist.scatter(mine, [torch.ones(5) for _ in range(3)] if is_root else None, src=1)
+
+    recording = three.record(ask)
+    share = 5 * 4
+    for rank, sent in ((0, [share, 0]), (1, [0, 2 * share]), (2, [share, 0])):
+        assert asked(recording, rank) == [("gather", 15, sent[0]), ("scatter", 15, sent[1])]
+
+
+def test_collectives_are_counted_by_their_group_so_that_its_ranks_agree_on_the_number(three):
     def unequally_often():
         groups = [(ranks, dist.new_group(ranks)) for ranks in ([0, 1], [1, 2], [2])]
         for ranks, group in groups:
@@ -228,8 +267,7 @@ def test_collectives_are_counted_by_their_group_so_that_its_ranks_agree_on_the_n
                 dist.all_reduce(torch.ones(8), group=group)
         dist.all_reduce(torch.ones(4))
 
-    with Cluster(world_size=3, device="cpu") as three:
-        recording = three.record(unequally_often)
+    recording = three.record(unequally_often)
     found = {(each.group, each.number): sorted(each.events) for each in recording.collectives}
     assert found == {((0, 1), 0): [0, 1], ((1, 2), 0): [1, 2], ((2,), 0): [2], (None, 0): [0, 1, 2]}
     begun = [min(event.t_start for event in each.events.values()) for each in recording.collectives]

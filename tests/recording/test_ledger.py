@@ -43,6 +43,15 @@ def test_a_storage_that_another_thread_drops_leaves_too(ledger):
     assert live(ledger) == 0
 
 
+def test_another_thread_leaves_the_adding_up_to_the_recorders(ledger):
+    ledger.see(torch.zeros(10))
+    thread = threading.Thread(target=ledger.settle)
+    thread.start()
+    thread.join()
+    assert ledger.host.total == 40
+    assert live(ledger) == 0
+
+
 def test_an_address_that_lives_again_is_another_storage(ledger):
     for _ in range(100):
         ledger.see(torch.zeros(10))
@@ -59,6 +68,16 @@ def test_a_resized_storage_keeps_its_category_and_flat(ledger):
     storage.resize_(80)
     ledger.resized(storage)
     assert ledger.host.live[PARAMETERS] == 80
+
+
+def test_a_peak_that_a_resize_makes_is_called_that_whether_the_storage_was_seen_before_or_not(ledger):
+    seen, unseen = torch.zeros(10), torch.empty(0)
+    for tensor in (seen, unseen):
+        ledger.see(tensor)
+        ledger.operation = "aten.mm.default"
+        tensor.untyped_storage().resize_(80)
+        ledger.resized(tensor.untyped_storage())
+        assert ledger.host.peak_operation == "resize_"
 
 
 def test_the_peak_remembers_what_a_storage_turned_out_to_be(ledger):

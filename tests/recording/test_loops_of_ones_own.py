@@ -8,7 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed._composable import replicate
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 
 import zerolab
 from zerolab import models
@@ -283,3 +285,44 @@ def calls_in_a_recorded_step(blocks):
 def test_what_the_recorder_does_for_a_block_does_not_grow_with_the_number_of_blocks(cluster):
     few, more, most = (cluster.run(calls_in_a_recorded_step, blocks)[0] for blocks in (4, 8, 16))
     assert (most - more) / 8 < 1.1 * (more - few) / 4
+
+
+def test_each_of_several_models_of_one_class_has_units_of_its_own(record):
+    def train():
+        policy, *critics = nn.Linear(3, 2), nn.Linear(2, 1), nn.Linear(2, 1), nn.Linear(2, 1)
+        x = policy(torch.ones(4, 3))
+        sum(critic(x).sum() for critic in critics).backward()
+        torch.optim.SGD(policy.parameters(), lr=0.1).step()
+
+    units = record(train).units
+    assert [unit.name for unit in units] == ["root", "Linear.root", "Linear2.root", "Linear3.root"]
+    assert sum(unit.numel for unit in units) == 8 + 3 * 3
+
+
+def test_whole_gradients_to_which_fsdp2_adds_in_another_dtype_are_gradients(cluster):
+    def train():
+        model = models.build("mlp-odd")
+        fully_shard(model, mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+        [(inputs, targets)] = models.batches("mlp-odd", 2, dist.get_rank(), 1)
+        for last in (False, True):
+            model.set_requires_gradient_sync(last)
+            models.loss(model(inputs).float(), targets).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    for rank in cluster.record(train).ranks:
+        _, second = (e for e in rank.events if (e.op, e.unit) == ("forward", "root"))
+        assert second.live["gradients"] == 4 * 343
+
+
+def test_the_buckets_of_replicate_are_communication_as_ddps_are(cluster):
+    def train(wrap):
+        model = wrap(nn.Linear(8, 8))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    recordings = [cluster.record(train, wrap) for wrap in (DistributedDataParallel, replicate)]
+    live = [[e.live for e in r.ranks[0].events if e.kind == "optimizer"][-1] for r in recordings]
+    assert [(each["activations"], each["communication"]) for each in live] == [(0, 4 * 72)] * 2

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 
 # Whoever waits for a collective runs as soon as gloo's thread says that it is over: both have the same core, and that
 # thread gets it only if nobody else wants it. Of twenty threads, one is late nearly every time.
@@ -76,3 +77,27 @@ def test_a_script_whose_gloo_threads_are_late_ends_as_if_they_were_not(script, t
     command = [sys.executable, "-c", CHILDREN, str(path), str(times)]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == f"{[0] * times}\n", done.stderr
+
+
+MAIN = """
+import atexit, pickle, sys
+class Config:
+    pass
+def late():
+    print(type(pickle.loads(pickle.dumps(Config()))).__module__, sys.modules["__main__"].__dict__ is globals())
+atexit.register(late)
+print(sys.argv[1:], __name__, __file__, __package__, __spec__ and __spec__.name)
+"""
+
+
+@pytest.mark.parametrize("tool", ["trace", "why"])
+def test_a_script_or_a_package_is_the_main_module_to_the_end_of_python_and_gets_all_of_its_arguments(tool, tmp_path):
+    (tmp_path / "package").mkdir()
+    script, module = tmp_path / "script.py", tmp_path / "package" / "__main__.py"
+    for path in (script, module):
+        path.write_text(MAIN)
+    options = ["-m", f"zerolab.{tool}", "--out", tmp_path / "out"]
+    done = warm.launch([*options, "script.py", "--", "--b", "--"], ranks=0, cwd=tmp_path)
+    assert done.stdout == f"['--', '--b', '--'] __main__ {script} None None\n__main__ True\n", done.stderr
+    done = warm.launch([*options, "-m", "package", "--", "c"], ranks=0, cwd=tmp_path)
+    assert done.stdout == f"['--', 'c'] __main__ {module} package package.__main__\n__main__ True\n", done.stderr

@@ -30,6 +30,12 @@ def traced(out, script, *arguments, ranks=2, options=(), torchrun=False):
     return launch(*command, ranks=ranks, torchrun=torchrun)
 
 
+def run_alone(folder, script):
+    """Runs a text as a script in a folder, in one process."""
+    (folder / "own.py").write_text(script)
+    return warm.launch(["own.py"], ranks=0, cwd=folder)
+
+
 def losses(done):
     """What each rank said of each step, in an order that does not depend on who was first."""
     return sorted(LOSS.findall(done.stdout))

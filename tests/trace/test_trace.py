@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import warm
-from launching import SCRIPTS, launch, losses, passes, traced
+from launching import SCRIPTS, launch, losses, passes, run_alone, traced
 
 from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.recording.recording import Recording
@@ -157,12 +156,6 @@ with zerolab.recording("own.json", steps=(1, 2)) as window:
         optimizer.zero_grad()
 print(window.steps)
 """
-
-
-def run_alone(folder, script):
-    """Runs a text as a script in a folder, in one process."""
-    (folder / "own.py").write_text(script)
-    return warm.launch(["own.py"], ranks=0, cwd=folder)
 
 
 def test_a_loop_is_recorded_within_a_block(tmp_path):

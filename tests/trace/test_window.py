@@ -1,7 +1,9 @@
 """Where the steps that are recorded begin and end: in a compiled call, beneath a mode, in evaluation mode."""
 
+import json
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 
 import pytest
@@ -11,6 +13,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 
 import zerolab
+from zerolab.trace import _Told
+from zerolab.trace.parts import Parts
 from zerolab.trace.window import Window
 
 
@@ -81,9 +85,42 @@ def test_a_loop_that_updates_by_hand_is_told_what_a_step_is_and_leaves_no_file(t
                 model.weight -= 0.1 * model.weight.grad
     assert capsys.readouterr().err == (
         "zerolab: nothing was recorded: 0 steps ran, and none of steps 1 to 2: a step ends with the update of an "
-        "optimizer from torch.optim\n"
+        "optimizer from torch.optim; in processes that the script starts by itself, as with mp.spawn, nothing is "
+        "recorded: start such ranks with torchrun\n"
     )
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_update_that_a_scaler_leaves_out_ends_a_step_of_the_recording_and_of_the_fingerprints(tmp_path):
+    model, out = nn.Linear(4, 4), tmp_path / "run.json"
+    optimizers = [torch.optim.SGD([each], lr=0.1) for each in model.parameters()]
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)
+    with zerolab.recording(out, steps=(2, 4), fingerprints=True) as window:
+        for step in range(8):
+            factor = 1e30 if step in (1, 2) else 1e-30  # the first overflows
+            scaler.scale(model(torch.ones(2, 4)).sum() * factor).backward()
+            for optimizer in optimizers:
+                scaler.step(optimizer)
+            scaler.update(2.0**127)
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+    recording = zerolab.Recording.load(out)
+    updates = [sum(e.op == "step" for e in recording.events if e.step == step) for step in (1, 2, 3)]
+    assert (window.steps, recording.info.steps, updates) == (4, 3, [0, 0, 2])
+    prints = json.loads((tmp_path / "run.json.fingerprints" / "rank-0.json").read_text())["steps"]
+    assert [(each["step"], each["skipped"]) for each in prints] == [(2, True), (3, True), (4, False)]
+
+
+def test_a_long_recording_is_written_while_the_training_goes_on(tmp_path, monkeypatch):
+    [mine] = trained(1, 2)
+    may_write, write = threading.Event(), Parts.write
+    monkeypatch.setattr(Parts, "write", lambda *arguments: may_write.wait(60) and write(*arguments))
+    told = _Told(Parts(tmp_path / "run.json"), 1, 2)
+    told.finished(mine)
+    assert list(tmp_path.iterdir()) == []
+    may_write.set()
+    told.ended(0, 2)
+    assert zerolab.Recording.load(tmp_path / "run.json").info.steps == 2
 
 
 COMPILED = """

@@ -187,7 +187,7 @@ class _Pair:
             yield Parting(good.number, "buffers", apart, said, rules.BUFFERS, bad.line("forward"))
 
     def _random(self, good: Step, bad: Step) -> Iterator[Parting]:
-        one, two = ([rank["random"] for rank in step.ranks] for step in (good, bad))
+        one, two = ([step.ranks[rank]["random"] for rank in step.served] for step in (good, bad))
         if len(two) > 1 and len(set(map(str, two))) < len(two) and len(set(map(str, one))) == len(one) > 1:
             said = "the states of the random generators of BAD's ranks are the same, those of GOOD's are not"
             yield Parting(good.number, "random numbers", (), said, rules.SEEDS, bad.line("forward"))

@@ -9,7 +9,8 @@ import torch.distributed as dist
 from torch import nn
 
 from zerolab.engines.deepspeed import partitions
-from zerolab.recording.wrappers import DEEPSPEED, is_a, is_part, unwrapped
+from zerolab.engines.optimizer_state import local
+from zerolab.recording.wrappers import DEEPSPEED, fsdp_params, is_a, is_part, unwrapped
 from zerolab.runtime.observers import holders
 
 
@@ -64,6 +65,35 @@ def places_of(model: nn.Module) -> Places:
     for key, pieces in _of_fsdp1(model):
         found[id(key)] = key, pieces
     return list(found.values())
+
+
+def sharing(model: nn.Module) -> set[int]:
+    """The ranks along the dimensions of its parameters' meshes over which FSDP2 shards nothing: they may share batches.
+
+    Under tensor parallelism they do; under other ways to use such a dimension their rows tell.
+    """
+    meshes = {each.device_mesh for each in names_of(model).values() if hasattr(each, "device_mesh")}
+    of_data = {rank for each in fsdp_params(model) for rank in each.mesh_info.mesh.mesh.flatten().tolist()}
+    groups = [dist.get_process_group_ranks(group) for mesh in meshes for group in mesh.get_all_groups()]
+    return {rank for ranks in groups if not of_data.issuperset(ranks) for rank in ranks}
+
+
+def reasons(model: nn.Module) -> set[str]:
+    """What makes a model's loss depend on how ranks share a batch."""
+    found = set()
+    for part in model.modules():
+        if isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
+            found.add("dropout")
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
+            found.add("batch norm")
+    return found
+
+
+def buffers_of(model: nn.Module, prefix: str) -> Iterator[tuple[Place, torch.Tensor]]:
+    """The buffers of numbers that are not whole, with their places; `prefix` comes before the names."""
+    for name, buffer in model.named_buffers():
+        if buffer.numel() and (buffer.is_floating_point() or buffer.is_complex()):
+            yield Place(prefix + plain(name), 0, 0, local(buffer).numel()), buffer
 
 
 def _of_whole(name: str, parameter: Any) -> list[Place]:

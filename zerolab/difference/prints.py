@@ -16,10 +16,14 @@ A complex number counts as two elements, its real and its imaginary part. Of a b
 """
 
 import hashlib
+import inspect
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from numbers import Real
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -30,6 +34,8 @@ from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+VERSION = 2  # of the files
+BATCH = "a tensor of the batch"
 SIGNS = 16
 ON_CPU = 1 << 13  # elements at a time: the signs of each take 128 bytes, which should stay in the cache
 MOST = 1 << 18  # on a device with much memory and slow starts
@@ -44,6 +50,12 @@ _READ = {  # torch converts no number of any other dtype: they share a byte, or 
 }
 _ODD = (-4658895280553007687, -7723592293110705685, -7046029254386353131)  # of splitmix64, as signed numbers
 _WORD = 1 << 64
+
+
+def folder_of(out: str | os.PathLike[str]) -> Path:
+    """Where the fingerprints of a recording lie, one file of each rank."""
+    path = Path(out)
+    return path.with_name(f"{path.name}.fingerprints")
 
 
 @dataclass(frozen=True)
@@ -104,7 +116,20 @@ def _mixed(values: torch.Tensor) -> torch.Tensor:
 def is_traced() -> bool:
     """Whether a tracer runs the model, such as that of `torch.export`: none of it is training."""
     # The first must be first, for there torch's compiler stops reading; it would fail at the others.
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or active_fake_mode() is not None
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or active_fake_mode() is not None
+        or ("torch.distributed.pipelining.stage" in sys.modules and _is_for_shapes())
+    )
+
+
+def _is_for_shapes() -> bool:
+    """Whether a stage of a pipeline runs the model, perhaps on uninitialised memory, to learn what shapes come out."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_name != "_prepare_forward_infra":
+        frame = frame.f_back
+    return frame is not None
 
 
 def unreadable(tensor: torch.Tensor) -> str:

@@ -50,7 +50,8 @@ def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> Iterator[str]
     if least < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
         late = ", ".join(str(rank) for rank, count in enumerate(forwards) if count == most)
         yield f"rank {late} made {most} backwards before its update, others {least}: it left an update out"
-    for rank, mine in enumerate(bad.rows):
+    for rank in bad.served:
+        mine = bad.rows[rank]
         for other in range(rank):
             if mine.count and mine.same(bad.rows[other]) and not any(good.rows[0].same(r) for r in good.rows[1:]):
                 sampled = "give the sampler num_replicas and rank, or take every Nth row"

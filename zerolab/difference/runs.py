@@ -10,8 +10,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
-from zerolab.difference.prints import SIGNS, Print
-from zerolab.difference.watch import BATCH, VERSION, folder_of
+from zerolab.difference.prints import BATCH, SIGNS, VERSION, Print, folder_of
 
 # The distance between neighbouring numbers at 1.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -37,6 +36,14 @@ class Rows:
     def same(self, other: "Rows") -> bool:
         """Whether these are the other's rows, in any order."""
         return (self.count, self.sum) == (other.count, other.sum)
+
+
+def empty_step(number: int) -> dict[str, Any]:
+    """What one rank notes of a step, before it has noted anything."""
+    step: dict[str, Any] = {"step": number, "updates": 0, "scale": 1.0, "skipped": False}
+    step |= {name: {} for name in ("buffers", "lines", "local", "last", "read", "settings", "state")}
+    step |= {name: [] for name in ("losses", "random", "compute", "unseen", "made")}
+    return step | {"rows": {"count": 0, "sum": 0, "hashes": []}}
 
 
 class Step:
@@ -87,10 +94,22 @@ class Step:
         return [Rows(**rank["rows"]) for rank in self.ranks]
 
     @cached_property
+    def served(self) -> list[int]:
+        """The ranks with a batch of their own: of those that share one, as tensor parallelism has them, the lowest."""
+        found: list[int] = []
+        for rank, (rows, step) in enumerate(zip(self.rows, self.ranks, strict=True)):
+            shared = (other for other in step.get("sharing", ()) if other < rank)
+            if not any(rows.same(self.rows[other]) for other in shared):
+                found.append(rank)
+        return found
+
+    @cached_property
     def all_rows(self) -> Rows:
         """Those of all ranks together."""
-        hashes = [each for rows in self.rows for each in rows.hashes]
-        return Rows(sum(r.count for r in self.rows), sum(r.sum for r in self.rows) % (1 << 64), hashes)
+        rows = [self.rows[rank] for rank in self.served]
+        return Rows(
+            sum(r.count for r in rows), sum(r.sum for r in rows) % (1 << 64), [h for r in rows for h in r.hashes]
+        )
 
     @cached_property
     def unseen(self) -> set[str]:

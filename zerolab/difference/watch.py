@@ -11,18 +11,19 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from threading import get_ident
 from typing import Any, Self
 
 import torch
 from torch import nn
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.places import Place, names_of, places_of, plain
-from zerolab.difference.prints import is_traced, of_batch, plain_value, print_of, unreadable
+from zerolab.difference.places import Place, buffers_of, names_of, places_of, reasons, sharing
+from zerolab.difference.prints import BATCH, VERSION, folder_of, is_traced, of_batch, plain_value, print_of, unreadable
+from zerolab.difference.runs import empty_step
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.dispatch import leave_to_python
@@ -30,20 +31,13 @@ from zerolab.recording.info import Membership, membership
 from zerolab.recording.passes import may_train
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
-from zerolab.recording.wrappers import is_part, unwrapped
+from zerolab.recording.updates import hearing_updates
+from zerolab.recording.wrappers import is_part, prefix_of, unwrapped
 from zerolab.runtime.observers import holders
 
-VERSION = 2
 UNSEEN = "for no forward of a module with parameters was seen: call the model itself where it is trained"
-BATCH = "a tensor of the batch"
 SETTINGS = ("lr", "weight_decay", "momentum", "betas", "eps", "nesterov", "amsgrad", "maximize", "ns_steps")
 Step = dict[str, Any]
-
-
-def folder_of(out: str | os.PathLike[str]) -> Path:
-    """Where the fingerprints of a recording lie, one file of each rank."""
-    path = Path(out)
-    return path.with_name(f"{path.name}.fingerprints")
 
 
 def all_steps(out: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
@@ -68,16 +62,16 @@ class Fingerprints:
         self._models: dict[int, tuple[nn.Module, str]] = {}  # the outermost modules, and what is before their names
         self._engines: list[Any] = []  # kept, for at the end they say where the parameters are
         self._about: dict[str, list[Any]] = {}
+        self._sharing: set[int] = set()  # ranks that may have this rank's batch, too
+        self._thread: int | None = None  # the first in which a model trains
         self._running: list[nn.Module] = []
         self._seen: Callable[[torch.Tensor | None], None] | None = None  # the batch of the forward that runs
         self._keywords: dict[str, Any] = {}  # of the call that begins
         self._updated = self._over = False
         self._updating = 0  # how many optimizers are at it: one may call others
-        self._scale = 1.0
+        self._scale, self._sources, self._member = 1.0, Sources(), Membership()
         self._reasons: set[str] = set()
-        self._sources = Sources()
-        self._stack = ExitStack()
-        self._member = Membership()
+        self._stack, self._outermost = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
         enter, callback = self._stack.enter_context, self._stack.callback
@@ -85,8 +79,8 @@ class Fingerprints:
         enter(replace(nn.Module, "__call__", self._called))
         callback(register_module_forward_pre_hook(self._before_forward).remove)
         callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
-        callback(register_optimizer_step_pre_hook(self._before_update).remove)
-        callback(register_optimizer_step_post_hook(self._after_update).remove)
+        # To the end of the block: another thread may be within an update when the last step is over.
+        self._outermost.enter_context(hearing_updates(before=self._before_update, after=self._after_update))
         enter(replace(torch.autograd, "backward", self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
         if torch.distributed.is_available():  # FSDP's has a `scale` of its own, and may be made within the block
@@ -101,6 +95,7 @@ class Fingerprints:
     def __exit__(self, *_: object) -> None:
         if not self._over:
             self._end()
+        self._outermost.close()
 
     def _end(self) -> None:
         self._over = True
@@ -128,8 +123,11 @@ class Fingerprints:
             "splits": sorted(self._reasons),
             "steps": self._steps,
         }
-        self.folder.mkdir(exist_ok=True)
-        files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
+        try:
+            self.folder.mkdir(exist_ok=True)
+            files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
+        except (OSError, ValueError) as error:  # the training goes on
+            print(f"zerolab: no fingerprints came from rank {rank}: {error}", file=sys.stderr)
         other = self._member.world_size
         while rank == 0 and self._file(other).exists():  # of an earlier run of more ranks
             self._file(other).unlink()
@@ -143,17 +141,24 @@ class Fingerprints:
     # The forward.
 
     def _called(self, original: Callable[..., Any], module: nn.Module, /, *args: Any, **keywords: Any) -> Any:
-        if not self._running:
+        if not self._running and self._is_here():
             self._keywords = keywords  # of which torch tells a hook for all modules nothing
         return original(module, *args, **keywords)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
         if is_traced():
             return
-        self._running.append(module)
-        keywords, self._keywords = self._keywords, {}
-        if not may_train(module):
-            return
+        trains = may_train(module)
+        if get_ident() == self._thread or (trains and self._thread is None):
+            self._thread = get_ident()
+            self._running.append(module)
+            keywords, self._keywords = self._keywords, {}
+            if trains:
+                self._may_train(module, (inputs, keywords))
+        elif trains:
+            self._not_seen("training in other threads than the first")
+
+    def _may_train(self, module: nn.Module, batch: Any) -> None:
         if len(self._running) == 1:
             if any(map(is_functorch_wrapped_tensor, module.parameters())):  # it is called with others than its own
                 self._not_seen("a forward within torch.func")
@@ -162,14 +167,12 @@ class Fingerprints:
             if self._now is not None:
                 sees, dropout = partial(self._sees, what=BATCH), "dropout" in self._reasons
                 # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
-                self._seen = of_batch(self._now, unwrapped(module), (inputs, keywords), sees, dropout=dropout)
+                self._seen = of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
         if self._now is not None and id(self._running[0]) in self._models:
             model, prefix = self._models[id(self._running[0])]
             if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
-                for name, buffer in module.named_buffers():
-                    if buffer.numel() and (buffer.is_floating_point() or buffer.is_complex()):
-                        whole = Place(prefix + plain(name), 0, 0, local(buffer).numel())
-                        self._note(self._now["buffers"], [whole], buffer)
+                for whole, buffer in buffers_of(module, prefix):
+                    self._note(self._now["buffers"], [whole], buffer)
 
     def _begin(self, module: nn.Module) -> None:
         self._member = membership(self._member)
@@ -184,12 +187,10 @@ class Fingerprints:
             return
         self._learn(module)
         if self._now is None:
-            names = ("buffers", "local", "last", "read", "settings", "state")
-            self._now = {"step": self._done + 1, **{name: {} for name in names}}
-            self._now |= {"losses": [], "random": [], "lines": {}, "updates": 0, "compute": [], "unseen": []}
-            self._now |= {"scale": 1.0, "skipped": False, "rows": {"count": 0, "sum": 0, "hashes": []}, "made": []}
+            self._now = empty_step(self._done + 1)
             self._now["before"] = self._parameters()
             self._steps.append(self._now)
+        self._now["sharing"] = sorted(self._sharing)
         self._line("forward")
 
     def _learn(self, module: nn.Module) -> None:
@@ -199,8 +200,9 @@ class Fingerprints:
         known = {id(each) for other, _ in self._models.values() for each in other.parameters()}
         if known & {id(each) for each in parameters.values()}:  # a part of it, called by itself
             return
-        prefix = f"{type(unwrapped(module)).__name__}." if self._models else ""
+        prefix = prefix_of(module, self._about)
         self._models[id(module)] = module, prefix
+        self._sharing |= sharing(module)
         engines = [holder for holder in holders if holder.model is module]
         self._engines += engines
         for name, each in parameters.items():
@@ -210,13 +212,11 @@ class Fingerprints:
             sharded = engines or is_part(each) or hasattr(each, "placements")
             if each.requires_grad and tied == name and not sharded:
                 self._stack.callback(each.register_hook(partial(self._brought, prefix + name)).remove)
-        for part in module.modules():
-            if isinstance(part, nn.modules.dropout._DropoutNd) and part.p:
-                self._reasons.add("dropout")
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and not isinstance(part, nn.SyncBatchNorm):
-                self._reasons.add("batch norm")
+        self._reasons |= reasons(module)
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if get_ident() != self._thread:
+            return
         while self._running and self._running.pop() is not module:
             pass
         if self._now is not None and not self._running and torch.is_grad_enabled():
@@ -231,7 +231,7 @@ class Fingerprints:
     # The backward.
 
     def _scaled(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
-        if scaler.is_enabled():
+        if scaler.is_enabled() and self._is_here():
             self._scale = scaler.get_scale()
             if self._now is not None:
                 self._now["scale"] = self._scale
@@ -239,14 +239,14 @@ class Fingerprints:
 
     def _stepped(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
         result = original(scaler, *args, **keywords)
-        if not self._updated:  # it has found an overflow: the step is over, and has no update
+        if not self._updated and self._is_here():  # it has found an overflow: the step is over, and has no update
             self._done, self._updated = self._done + 1, True
             if self._now is not None:
                 self._now["skipped"] = True
         return result
 
     def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **keywords: Any) -> Any:
-        if self._now is not None:
+        if self._now is not None and self._is_here():
             self._line("backward")
             self._now["last"] = {}
             if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not tensors.is_complex():
@@ -264,6 +264,8 @@ class Fingerprints:
     # The update.
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        if not self._is_here(optimizer):
+            return None
         self._updating += 1
         return once_computed(args, keywords, lambda: self._update_begins(optimizer))
 
@@ -296,9 +298,10 @@ class Fingerprints:
                         self._note(now["state"].setdefault(key, {}), pieces, value, f"{key} of ")
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
-        self._updating -= 1
-        if not self._updated:
-            self._done, self._updated = self._done + 1, True
+        if self._is_here(optimizer):
+            self._updating -= 1
+            if not self._updated:
+                self._done, self._updated = self._done + 1, True
 
     def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None, what: str = "") -> None:
         if tensor is None or not pieces or not self._sees(local(tensor), what + pieces[0].name):
@@ -319,9 +322,16 @@ class Fingerprints:
     def _places(self) -> list[tuple[torch.Tensor, list[Place]]]:
         return [
             (tensor, [piece._replace(name=prefix + piece.name) for piece in pieces])
-            for model, prefix in self._models.values()
+            for model, prefix in [*self._models.values()]  # another thread may be asking
             for tensor, pieces in places_of(model)
         ]
+
+    def _is_here(self, optimizer: Any = None) -> bool:
+        """Whether this is the thread that trains; or autograd's or another, whose optimizer updates the same models."""
+        if self._over or optimizer is None or self._thread in (None, get_ident()):
+            return not self._over and self._thread in (None, get_ident())
+        mine = {id(tensor) for tensor, _ in self._places()}
+        return any(id(each) in mine for group in optimizer.param_groups for each in group["params"])
 
     def _sees(self, tensor: torch.Tensor, what: str) -> bool:
         if why := unreadable(tensor):

@@ -64,7 +64,7 @@ class FSDP2(Native):
         for module in [*map(model.get_submodule, self.units), model]:
             fully_shard(module, **options)
         sharded = {id(parameter): name for name, parameter in zip(names, model.parameters(), strict=True)}
-        self._fsdp_params = {sharded[id(param.sharded_param)]: param for param in _fsdp_params(model)}
+        self._fsdp_params = {sharded[id(param.sharded_param)]: param for param in fsdp_params(model)}
         return model
 
     def _no_sync(self, until: ExitStack) -> None:
@@ -128,7 +128,7 @@ def _rows(param: Any) -> tuple[int, int]:
     return param.mesh_info.shard_mesh_rank * param.padded_sharded_param_size.numel(), param.sharded_size.numel()
 
 
-def _fsdp_params(model: nn.Module) -> Iterator[Any]:
+def fsdp_params(model: nn.Module) -> Iterator[Any]:
     """FSDP2's own record of every parameter; torch 2.11 keeps one group of them per module, later versions a list."""
     for module in model.modules():
         if isinstance(module, FSDPModule):

@@ -100,7 +100,10 @@ class _Dump:
         kind = found.text(kinds[0]) if isinstance(kinds, list) and kinds else ""
         if peer is not None:  # torch writes the peer's place in the group
             peer = sorted(ranks)[peer] if ranks and peer < len(ranks) else None
-        return sizes.message(op, kind, share, ranks, peer)
+        # What only a root has: NCCL's entry has an empty tensor in its place, gloo's nothing.
+        whole = entry.get("output_sizes" if op == "gather" else "input_sizes")
+        is_root = None if whole is None else bool(sizes.elements(whole))
+        return sizes.message(op, kind, share, ranks, peer=peer, is_root=is_root)
 
     def _groups(self) -> dict[str, tuple[int, ...]]:
         listed = self.document.get("pg_config")

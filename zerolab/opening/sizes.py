@@ -50,15 +50,31 @@ class Message(NamedTuple):
     text: str | None = None
 
 
-def message(op: str, kind: str, share: int | None, ranks: tuple[int, ...] | None, peer: int | None = None) -> Message:
-    """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others."""
+def message(
+    op: str,
+    kind: str,
+    share: int | None,
+    ranks: tuple[int, ...] | None,
+    *,
+    peer: int | None = None,
+    is_root: bool | None = None,
+) -> Message:
+    """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others.
+
+    `is_root` is of these two: without it, what the rank sends is not known.
+    """
     if not ranks:
         return Message(text=NO_GROUP)
     dtype, width = _TYPES.get(kind.lower(), (None, 0))
-    if op == "barrier" or share is None or dtype is None:
+    rooted = op in ("gather", "scatter")
+    if op == "barrier" or share is None or dtype is None or (rooted and is_root is None):
         return Message(group=ranks, peer=None if op == "barrier" else peer)
     numel = share * len(ranks) if op in (*_GATHERS, *_SCATTERS) else share
-    return Message(dtype, numel, c10d.logical_bytes(op, numel * width, len(ranks)), ranks, peer)
+    if rooted:
+        sent = share * width * c10d.shares_sent(op, len(ranks), is_root=bool(is_root))
+    else:
+        sent = c10d.logical_bytes(op, numel * width, len(ranks))
+    return Message(dtype, numel, sent, ranks, peer)
 
 
 def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
@@ -71,19 +87,22 @@ def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Map
         carried: those of the bar in which its backend carried it out.
         groups: the ranks of each process group.
     """
+    # What only a root has, all outputs or all inputs, is an empty list elsewhere, which torch takes for one of numbers.
+    kinds, place = asked.get("Input type"), 1 if op == "scatter" else 0
+    is_root = kinds[place] != "ScalarList" if isinstance(kinds, list) and place < len(kinds) else None
     if comms:
         side = "Out msg nelems" if op in (*_SCATTERS, "all_to_all") else "In msg nelems"
         counts = [count for comm in comms if type(count := comm.get(side)) is int and count >= 0]
         share = sum(counts) if len(counts) == len(comms) else None
         ends = [comm.get(end) for comm in comms for end in ("Dst Rank", "Src Rank")]
         peer = next((rank for rank in ends if type(rank) is int), None)
-        return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer)
+        return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer=peer, is_root=is_root)
     ranks = next(iter(groups.values())) if len(groups) == 1 else None
     (kind, share), (other, given) = _shape(asked, 1 if op in _GATHERS else 0), _shape(carried, 0)
     if share is None and ranks:
         # gloo reduces the whole buffer where a scatter was asked for.
         share = given // len(ranks) if given is not None and op in _SCATTERS else given
-    return message(op, kind if kind.lower() in _TYPES else other, share, ranks)
+    return message(op, kind if kind.lower() in _TYPES else other, share, ranks, is_root=is_root)
 
 
 def _shape(args: Args, place: int) -> tuple[str, int | None]:

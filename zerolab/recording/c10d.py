@@ -54,7 +54,7 @@ def operation(name: str) -> str:
 def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
     """What one rank must send for a collective over a buffer of `nbytes`: (N-1)/N of it, twice for all_reduce.
 
-    A send sends everything, a receive and a barrier nothing.
+    A send sends everything, a receive and a barrier nothing. For a gather and a scatter, see `shares_sent`.
     """
     if op in ("recv", "barrier"):
         return 0
@@ -79,8 +79,7 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     counted = tensors_in(args[1 if op in _GATHERS else 0])
     # A rank holds one share of what is gathered or scattered; an event states the size of the whole buffer.
     shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
-    numel = 0 if op == "barrier" else sum(tensor.numel() for tensor in counted) * shares
-    nbytes = numel * counted[0].element_size() if counted else 0
+    numel, nbytes = (0, 0) if op == "barrier" else _size(counted, shares)
     tensors = counted or tensors_in(args[0])
     other = ranks[args[2]] if name in ("send", "recv_", "broadcast_") and 0 <= args[2] < len(ranks) else None
     peer = None if op == "broadcast" else other
@@ -92,9 +91,23 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         sent = _sent_to_others(args[1], args[4], group)
     elif name == "alltoall_":
         sent = sum(tensor.nbytes for rank, tensor in enumerate(args[1]) if rank != group.rank())
+    elif op in ("gather", "scatter"):
+        sent = nbytes // shares * shares_sent(op, shares, is_root=group.rank() == args[3])
     elif any(tensor.is_sparse for tensor in counted):
         sent = sum(map(_sparse_bytes, counted)) * (len(ranks) - 1)
     return Request(op, tensors, numel, nbytes, ranks, peer, group, note, sent)
+
+
+def _size(tensors: Sequence[torch.Tensor], shares: int) -> tuple[int, int]:
+    """Elements and bytes of a whole buffer with as many shares, of which these are one; their dtypes may differ."""
+    # A sparse tensor has no `nbytes`.
+    sizes = [(tensor.numel(), tensor.element_size()) for tensor in tensors]
+    return shares * sum(numel for numel, _ in sizes), shares * sum(numel * width for numel, width in sizes)
+
+
+def shares_sent(op: str, ranks: int, *, is_root: bool) -> int:
+    """How many shares a rank sends: a gather's root none and the others theirs, a scatter's root each other's."""
+    return (ranks - 1) * is_root if op == "scatter" else int(not is_root)
 
 
 def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.ProcessGroup) -> int | None:
@@ -129,9 +142,9 @@ def read_functional(func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) 
         return [_message(op, tensors[0], group, args[1])]
     # The input is the whole buffer, or this rank's share of it; the output does not exist yet.
     ranks = dist.get_process_group_ranks(group)
-    numel = sum(tensor.numel() for tensor in tensors) * (len(ranks) if op == "all_gather" else 1)
+    numel, nbytes = _size(tensors, len(ranks) if op == "all_gather" else 1)
     sent = _sent_to_others(tensors[0], given.get("input_split_sizes") or (), group)
-    return [Request(op, tensors, numel, numel * tensors[0].element_size(), ranks, None, group, None, sent)]
+    return [Request(op, tensors, numel, nbytes, ranks, None, group, None, sent)]
 
 
 def _group(handle: Any) -> dist.ProcessGroup:

@@ -1,9 +1,10 @@
-"""Sees every operation that torch executes on this rank, autograd's included, or only the collectives among them."""
+"""Sees every operation that torch executes in this thread, autograd's included, and the collectives of all threads."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache, partial
+from threading import get_ident
 from typing import Any, Literal, NamedTuple, Self
 
 import torch
@@ -36,6 +37,9 @@ _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.ADInplaceOrVi
 Communicate = Callable[..., Any]
 """Called with an operation that communicates, its arguments, its keywords, and perhaps what executes it."""
 
+_watching: list[tuple[Communicate, Callable[[], bool]]] = []  # several where recordings are nested
+_libraries: list[torch.library.Library] = []  # the one whose kernels these share
+_callers: set[int] = set()  # the threads that have called them, but for those that autograd starts and waits for
 
 Effect = Literal["none", "fresh", "shows", "communicates"]
 """What an operation does to the ledger: nothing, for it is a view or writes into what is there; its outputs are new
@@ -132,6 +136,10 @@ class Watch(TorchDispatchMode):
             with _lifted(stack[stack.index(self) + 1 :]):
                 super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
+    def is_here(self) -> bool:
+        """Whether what this thread executes passes through this mode, or would if modes were not disabled here."""
+        return get_ident() == self._ledger.thread or self in _get_current_dispatch_mode_stack()
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """False, or torch would import its compiler at the first operation and ask it before each one."""
@@ -206,26 +214,52 @@ def _bytes_of_number(number: object, other: object) -> int:
     return made.itemsize + (dtype.itemsize if dtype is not None and dtype != made else 0)
 
 
-def watch_collectives(communicate: Communicate, stack: ExitStack) -> None:
-    """Hands each operation of `c10d` to `communicate` until `stack` is closed, and no other: for times only.
+def watch_collectives(communicate: Communicate, stack: ExitStack, *, but: Callable[[], bool] = bool) -> None:
+    """Hands each operation of `c10d` to `communicate` until `stack` is closed, whichever thread it is in, and no other.
 
-    A `Watch` runs Python for each of a step's thousand operations, so a GPU may have to wait for the host. But every
-    request to a process group is a `c10d` operation, whoever makes it: Python, the reducer of C++ DDP, or a functional
-    collective. A kernel of ours, at a level of the dispatcher where c10d has none, sees exactly those and passes them
-    on. It misses whatever skips that level: tensors made in inference mode, and what a dispatch mode or a tensor's own
-    dispatch asks for in turn, as DTensor does when an operation makes it redistribute its arguments.
+    A thread in which `but()` holds is left out. A `Watch` runs Python for each of a step's thousand operations, so a
+    GPU may have to wait for the host; and it sees one thread, while a communication hook may go on in one of gloo's.
+    But every request to a process group is a `c10d` operation, whoever makes it: Python, the reducer of C++ DDP, or a
+    functional collective. A kernel of ours, at a level of the dispatcher where c10d has none, sees exactly those and
+    passes them on. It misses whatever skips that level: tensors made in inference mode, and what a dispatch mode or a
+    tensor's own dispatch asks for in turn, as DTensor does when an operation makes it redistribute its arguments.
     """
+    if not _libraries:
+        _libraries.append(_watched_library())
+    _watching.append((communicate, but))
+    stack.callback(_leave, (communicate, but))
+
+
+def _leave(watcher: tuple[Communicate, Callable[[], bool]]) -> None:
+    _watching.remove(watcher)
+    # Another thread may be about to call a kernel, which is freed here: torch would call what is no longer there. Where
+    # others have called them, they stay, and pass on what they get.
+    if not _watching and _callers <= {get_ident()}:
+        _libraries.pop()._destroy()
+
+
+def _watched_library() -> torch.library.Library:
+    """One for all recordings under way, since torch keeps only the newest kernel of an operation."""
     library = torch.library.Library("c10d", "IMPL")
-    stack.callback(library._destroy)
     for name in torch._C._dispatch_get_all_op_names():
         namespace, operation = name.split("::")
         if namespace == "c10d":
             overload = getattr(torch.ops.c10d, operation.split(".")[0]).default
-            library.impl(overload, _watched(overload, communicate), _LEVEL, with_keyset=True)
+            library.impl(overload, _watched(overload), _LEVEL, with_keyset=True)
+    return library
 
 
-def _watched(overload: Any, communicate: Communicate) -> Callable[..., Any]:
+def _watched(overload: Any) -> Callable[..., Any]:
+    def through(communicate: Communicate, execute: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        return communicate(overload, args, keywords, execute)
+
     def kernel(keyset: Any, *args: Any, **keywords: Any) -> Any:
-        return communicate(overload, args, keywords, partial(overload.redispatch, keyset & _BELOW))
+        if _graph_task() == -1:
+            _callers.add(get_ident())
+        execute = partial(overload.redispatch, keyset & _BELOW)
+        for communicate, but in _watching:
+            if not but():
+                execute = partial(through, communicate, execute)
+        return execute(*args, **keywords)
 
     return kernel

@@ -9,6 +9,7 @@ and carry no bytes of their own, so that nothing is counted twice.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
+from threading import local
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,21 +41,29 @@ PHASES_OF: dict[str, Phase] = {
 _MESSAGES = {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"}
 
 
+class _Thread(local):
+    """What a thread is doing: others send meanwhile, such as gloo's, in which a communication hook may go on."""
+
+    inside: Draft | None = None  # the engines' collective that is being started or finished
+    comparing = 0  # open comparisons of the ranks, which can be nested: what they send is part of no step
+    # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
+    newest: Any = None
+
+    def __init__(self) -> None:
+        self.labelled: list[str | None] = [None]  # for each open label of the profiler the unit that it names
+
+
 class Exchanges(Observer):
     """Logs collectives and waits, and has ownership checked again where they change it."""
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
-        self._inside: Draft | None = None  # the engines' collective that is being started or finished
-        self._comparing = 0  # open comparisons of the ranks, which can be nested: what they send is part of no step
+        self._thread = _Thread()
         self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]]]] = WeakKeyDictionary()
         self._small: dict[int, list[torch.Tensor]] = {}  # by `seq` of a collective: where its results arrive
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
-        # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
-        self._newest: Any = None
-        self.under_way: list[Draft] = []  # the waits that have not ended, and the collectives they wait for
-        self._labelled: list[str | None] = [None]  # for each open label of the profiler the unit that it names
+        self.under_way: dict[int, Draft] = {}  # by `seq`: waits that have not ended, and collectives they wait for
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
     def install(self, stack: ExitStack) -> None:
@@ -67,7 +76,7 @@ class Exchanges(Observer):
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
         for known in (self._works, self._calls, self._arriving, self._small):
             stack.callback(known.clear)
-        stack.callback(setattr, self, "_newest", None)
+        stack.callback(setattr, self._thread, "newest", None)
 
     # The engines' own collectives.
 
@@ -97,12 +106,12 @@ class Exchanges(Observer):
         """Within this block, allocations count as communication, and messages belong to the collective `draft`."""
         ledger = self._log.ledger
         category, phase = ledger.category, ledger.phase
-        self._inside, ledger.category = draft, COMMUNICATION
+        self._thread.inside, ledger.category = draft, COMMUNICATION
         ledger.enter(draft["phase"])
         try:
             yield
         finally:
-            self._inside, ledger.category = None, category
+            self._thread.inside, ledger.category = None, category
             ledger.enter(phase)
 
     @contextmanager
@@ -125,21 +134,21 @@ class Exchanges(Observer):
     @contextmanager
     def comparing(self) -> Iterator[None]:
         """Keeps what is sent during a comparison out of the step."""
-        self._comparing += 1
+        self._thread.comparing += 1
         try:
             yield
         finally:
-            self._comparing -= 1
+            self._thread.comparing -= 1
 
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
         """Makes the events last as long as the block, even if the wait raises."""
-        self.under_way += drafts
+        self.under_way |= {draft["seq"]: draft for draft in drafts}
         try:
             yield
         finally:
-            del self.under_way[-len(drafts) :]  # waits can be nested
             for draft in drafts:
+                self.under_way.pop(draft["seq"], None)
                 self._log.end(draft)
 
     # What passes through the dispatcher.
@@ -148,11 +157,11 @@ class Exchanges(Observer):
         self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any], execute: Callable[..., Any] | None = None
     ) -> Any:
         """Logs and executes an operation that communicates; `execute`, if given, runs it in torch's place."""
-        execute = execute or func._op
+        execute, inside, counts = execute or func._op, self._thread.inside, self._log.counts()
         aliases: list[SimpleQueue[None]] = []
         given = args
         handed_over = None
-        message = _MESSAGES.get(id(func)) if self._inside is not None else None
+        message = _MESSAGES.get(id(func)) if inside is not None else None
         if message is not None:
             draft = self._log_message(message, *args)
         elif func.namespace != "c10d":
@@ -163,22 +172,22 @@ class Exchanges(Observer):
                 return execute(*args, **keywords)
             draft = self._log_request(request)
             self._look(draft, args[1], args[0])
-            if self._comparing:
-                for tensor in c10d.tensors_in(args[:2]):  # when they are freed is up to gloo's threads
-                    self._log.ledger.exclude(tensor)
+            for tensor in c10d.tensors_in(args[:2]) if self._thread.comparing else []:
+                self._log.ledger.exclude(tensor)  # when they are freed is up to gloo's threads
             # gloo's threads do not keep point-to-point tensors, and without a ledger nobody asks.
-            if draft["peer"] is None and not self._log.times_only:
+            if draft["peer"] is None and counts:
                 given = with_aliases(args, aliases)
             # A barrier makes the host wait, and in a batch of sends and receives the end of a single one is not known.
             if self._log.streams is not None and request.op != "barrier" and request.peer is None:
-                whole = self._inside or draft
+                whole = inside or draft
                 handed_over = self._log.streams.launch(whole["seq"], request.group, request.tensors)
         result = execute(*given, **keywords)
         work = self._note_work(result, draft, aliases)
         if handed_over is not None:
             handed_over(work)
-        if self._inside is None:
-            self._ownership.communicated(draft["unit"], draft["phase"], args)
+        if inside is None:
+            if counts:
+                self._ownership.communicated(draft["unit"], draft["phase"], args)
             self._log.end(draft)
         return result
 
@@ -187,12 +196,12 @@ class Exchanges(Observer):
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if not isinstance(handle, torch.ScriptObject):
             return None
-        self._newest = dist.Work.unbox(handle)
-        if self._newest is not None:
-            self._works[self._newest] = draft, aliases
-        elif self._inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
+        work = self._thread.newest = dist.Work.unbox(handle)
+        if work is not None:
+            self._works[work] = draft, aliases
+        elif self._thread.inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
             self._log.end(draft)
-        return self._newest
+        return work
 
     def _on_functional(self, func: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         if func._schema.name.endswith("::wait_tensor"):
@@ -222,7 +231,7 @@ class Exchanges(Observer):
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
         draft, aliases = self._works.pop(work, (None, []))
-        self._newest = None
+        self._thread.newest = None
         if draft is None:
             return original(work, *args, **keywords)
         if draft.get("parent") is not None:  # the wait for the whole exchange is an event, the one for a message is not
@@ -253,19 +262,20 @@ class Exchanges(Observer):
             return original(event, stream)
 
     def _open_label(self, original: Callable[..., Any], label: Any) -> Any:
-        self._labelled.append(module_of(label.name) or self._labelled[-1])
+        labelled = self._thread.labelled
+        labelled.append(module_of(label.name) or labelled[-1])
         return original(label)
 
     def _close_label(self, original: Callable[..., Any], label: Any, *failure: Any) -> Any:
-        if len(self._labelled) > 1:  # else it was opened before the recording
-            self._labelled.pop()
+        if len(self._thread.labelled) > 1:  # else it was opened before the recording
+            self._thread.labelled.pop()
         return original(label, *failure)
 
     # The events.
 
     def _log_message(self, op: str, tensors: list[torch.Tensor], _: Any, peer: int, *__: Any) -> Draft:
         """A send or receive of the engines' own collectives; there are 6 (N-1) of them per unit and step."""
-        inside, tensor = self._inside or {}, tensors[0]
+        inside, tensor = self._thread.inside or {}, tensors[0]
         shared = {key: inside[key] for key in ("phase", "unit", "group", "dtype")}
         ranks = inside["group"]
         shared["peer"] = peer if ranks is None else ranks[peer]
@@ -275,11 +285,11 @@ class Exchanges(Observer):
 
     def _log_request(self, request: c10d.Request) -> Draft:
         op, tensors, numel, nbytes, ranks, peer, _, note, sent = request
-        tensor = tensors[0] if tensors else None
-        if self._inside is not None:
+        tensor, inside = tensors[0] if tensors else None, self._thread.inside
+        if inside is not None:
             dtype = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
-            shared = {key: self._inside[key] for key in ("phase", "unit", "group")}
-            parent = self._inside["seq"]
+            shared = {key: inside[key] for key in ("phase", "unit", "group")}
+            parent = inside["seq"]
             return self._log.add("collective", op, **shared, dtype=dtype, numel=numel, parent=parent, peer=peer)
         # Ranks may send and receive different numbers of messages, so only what all of them call is numbered.
         draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=op not in ("send", "recv"))
@@ -297,7 +307,7 @@ class Exchanges(Observer):
         group = None if len(ranks) == dist.get_world_size() else tuple(ranks)
         # The unit whose memory it is in, or that the sender names: of its two flats the first, if it gathers both.
         known = log.ledger.unit_of(tensor) if tensor is not None else None
-        named = self._labelled[-1]
+        named = self._thread.labelled[-1]
         draft = log.add(
             "collective",
             op,
@@ -309,7 +319,7 @@ class Exchanges(Observer):
             logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
             number=next(log.numbers[group]) if numbered else None,
         )
-        if self._comparing:
+        if self._thread.comparing:
             draft |= {"step": 0, "phase": "setup"}
         return draft
 
@@ -319,7 +329,7 @@ class Exchanges(Observer):
         Not where a device sends, for which the host would have to wait; nor of a barrier, whose tensor nobody fills.
         """
         apart = self._log.times_only or self._log.streams is not None or draft["op"] == "barrier"
-        if self._inside is None and not self._ownership.units and not apart:
+        if self._thread.inside is None and not self._ownership.units and not apart:
             tensors = c10d.tensors_in(brought)
             draft["numbers"] = None if draft["op"] == "recv" else c10d.numbers_of(c10d.tensors_in(given) or tensors)
             if draft["numbers"] is not None or draft["op"] == "recv":

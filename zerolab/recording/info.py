@@ -1,5 +1,6 @@
 """What a rank's recording says about the run as a whole: figures of its steps, and what was trained on what."""
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import torch
@@ -36,6 +37,9 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
     precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision
     num_params = sum(unit.numel for unit in units)
     trained = sum(unit.numel for unit in units if not unit.frozen)
+    sent: Counter[int] = Counter()  # by step, in one pass: a long recording has many steps and many events
+    for draft in log.drafts:
+        sent[draft["step"]] += draft.get("logical_bytes", 0)
     known = {name: getattr(ownership, name) for name in ("stage", "optimizer", "matrices", "moments", "offload")}
     return RankInfo(
         **known,
@@ -49,10 +53,7 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         times_only=log.times_only,
         steps=len(log.steps),
         started_ns=started_ns,
-        logical_bytes=[
-            sum(draft.get("logical_bytes", 0) for draft in log.drafts if draft["step"] == step.number)
-            for step in log.steps
-        ],
+        logical_bytes=[sent[step.number] for step in log.steps],
         wire_bytes=[step.wire_bytes for step in log.steps],
         operations=[] if log.times_only else [step.operations for step in log.steps],
         card=[step.card for step in log.steps if step.card is not None],

@@ -13,6 +13,7 @@ cannot be counted: the memory of `to_mkldnn`'s tensors, and what a kernel alloca
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from threading import get_ident
 from time import monotonic_ns
 
 import torch
@@ -27,6 +28,7 @@ _HOST = torch.device(HOST)
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION, OTHER = range(len(CATEGORIES))
 # Used as an index, it is the last element of a list: code that forgets to check for it would change `other`.
 EXCLUDED = -1
+_graph_task = torch._C._current_graph_task_id  # which backward this thread is in; -1 for none
 SEVERAL = ""  # in place of a flat's name: the storage holds parts of several flats, as a bucket does
 
 
@@ -113,6 +115,7 @@ class Ledger:
         self.category = OTHER
         # Formatted only when a peak is logged: `str` of an operation takes microseconds.
         self.operation: object = None
+        self.thread = get_ident()  # the recorder's
         # torch frees storages in any thread, gloo's included. Appending is atomic; only the recorder's thread adds up.
         self.freed: deque[Entry] = deque()
         self._on_free = self.freed.append
@@ -140,9 +143,14 @@ class Ledger:
         for tally in self.tallies.values():
             tally.enter(phase, self)
 
+    def is_mine(self) -> bool:
+        """Whether this thread may add up: the recorder's, or a GPU's own in autograd, for which that one waits."""
+        return get_ident() == self.thread or _graph_task() != -1
+
     def levels(self) -> dict[str, list[int]]:
         """The current live bytes, by device."""
-        return {device: tally.live.copy() for device, tally in self.tallies.items()}
+        # A copy: the recorder's thread may learn of a device while another asks.
+        return {device: tally.live.copy() for device, tally in self.tallies.copy().items()}
 
     def older(self, device: str) -> int:
         """Live bytes on a device that are not counted: from before the recording and unused in it, or from a check."""
@@ -191,12 +199,12 @@ class Ledger:
         entry, nbytes = self._known(storage), storage.nbytes()
         if entry is None:
             if nbytes:
+                self.operation = "resize_"  # the dispatcher does not see it, so it is named here
                 self._enter(storage, nbytes, self.category, None)
         elif entry.category == EXCLUDED:
             entry.nbytes = nbytes
         elif entry.nbytes != nbytes:
             self._leave(entry)
-            # The dispatcher does not see it, so it is named here.
             self.operation = "resize_"
             self._grow(entry, nbytes)
         return (entry.unit or None) if entry is not None else None
@@ -253,8 +261,10 @@ class Ledger:
         """Removes the storages that were dropped since the last call.
 
         Called only where it matters: at an event, at a possible new peak, and where an address is reused. A thousand
-        operations per step drop something, and removing in batches is cheaper.
+        operations per step drop something, and removing in batches is cheaper. In other threads it does nothing.
         """
+        if not self.is_mine():
+            return
         if self.releases.pending:
             self.releases.wait()
         while self.freed:

@@ -43,6 +43,12 @@ class StepFigures:
     operations: int = 0
     card: CardFigures | None = None  # None unless the rank is on a GPU
     tentative: bool = False  # begun by a model in evaluation mode: without a backward it is no step
+    skipped: bool = False  # a scaler of torch's has left the update out, and another optimizer's may follow
+
+    @property
+    def is_updated(self) -> bool:
+        """Whether its update has begun or was left out: the next forward or backward begins another step."""
+        return self.state is not None or self.skipped
 
 
 class Log:
@@ -76,6 +82,10 @@ class Log:
         """Where the rank computes, by torch's name; the host as long as nothing is known to be allocated elsewhere."""
         return self._device if self.times_only or self._device in self.ledger.tallies else HOST
 
+    def counts(self) -> bool:
+        """Whether the ledger may be told what this thread does: it counts bytes, and is not another thread's."""
+        return not self.times_only and self.ledger.is_mine()
+
     def compute_on(self, device: torch.device) -> None:
         """Sets where the rank computes, from the next step on."""
         if device.type != self._device:
@@ -91,11 +101,20 @@ class Log:
         # Walking up the frames is nearly half the cost of an event; callers that know there is no line pass None.
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
-        draft["live"], draft["seq"] = {} if self.times_only else self.ledger.levels(), len(self.drafts)
-        self.drafts.append(draft)
+        draft["live"] = {} if self.times_only else self.ledger.levels()
+        self._append(draft)
         if self.streams is not None and kind in ("module", "optimizer"):  # they run on the compute stream
             self.streams.begin(draft["seq"])
         return draft
+
+    def _append(self, draft: Draft) -> None:
+        """Enters an event and numbers it by its place, as other threads may do at the same moment."""
+        # Without a lock: a process that is forked while another thread holds it would wait for it forever.
+        self.drafts.append(draft)
+        seq = len(self.drafts) - 1
+        while self.drafts[seq] is not draft:
+            seq -= 1
+        draft["seq"] = seq
 
     def end(self, draft: Draft) -> None:
         """Ends the event now."""
@@ -108,7 +127,7 @@ class Log:
 
     def log_peak(self) -> None:
         """Logs the step's peak so far on each device, if there was a new one since the last event."""
-        if self.times_only:
+        if not self.counts():
             return
         self.ledger.settle()
         known = self._logged_peaks
@@ -122,7 +141,7 @@ class Log:
                 draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
                 # The same list that `assign` corrects, so that the event agrees with the step's figures.
                 draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
-                self.drafts.append(draft | {"phase": self.phase, "source": None, "seq": len(self.drafts)})
+                self._append(draft | {"phase": self.phase, "source": None})
 
     def _take_peaks_as_logged(self) -> None:
         self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
@@ -169,7 +188,7 @@ class Log:
         """
         current = self.current
         # The update is what makes a step: several backwards before it are micro-batches.
-        if current is None or (current.state is None and not is_skipped):
+        if current is None or not (current.is_updated or is_skipped):
             return
         self.current = None
         tallies = self.ledger.tallies.items()
@@ -217,12 +236,12 @@ class Log:
         """
         lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
         events = []
-        for draft in self.drafts.copy():
+        for seq, draft in enumerate(self.drafts.copy()):
             levels = draft["live"]
-            fields = {**draft, "live": levels_on(levels, device)}
+            fields = {**draft, "seq": seq, "live": levels_on(levels, device)}
             if device != HOST:
                 fields["host"] = levels_on(levels, HOST)
-            if draft["seq"] in lasting:
+            if seq in lasting:
                 fields["t_end"] = now
             events.append(Event(rank=rank, **fields))
         return events

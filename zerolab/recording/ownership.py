@@ -7,7 +7,6 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 from zerolab.engines.declared import moments_of, name_of
 from zerolab.engines.flat import Flat
@@ -17,7 +16,17 @@ from zerolab.engines.partition import ROOT, FlatLayout, partition
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans
 from zerolab.recording.log import Log
-from zerolab.recording.wrappers import is_part, is_sharded, local_of, rows_of, units_of, whole
+from zerolab.recording.wrappers import (
+    fsdp_params,
+    is_part,
+    is_replicated,
+    is_sharded,
+    local_of,
+    prefix_of,
+    rows_of,
+    units_of,
+    whole,
+)
 from zerolab.runtime.observers import Call, Holder
 
 Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
@@ -26,8 +35,8 @@ Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
 Places = dict[int | str, tuple[str, int]]
 """Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
 
-Parts = list[tuple[str, weakref.ref[nn.Module]]]
-"""The modules of a model, each with the prefix of its parameters' names."""
+Parts = list[tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]]
+"""The modules of a model: the prefix of its parameters' names, the module, and FSDP2's records of its parameters."""
 
 EVERYTHING = ""  # in place of a flat's name
 
@@ -43,6 +52,7 @@ class Ownership:
         # Recording keeps nothing alive: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+        self._prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
         self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -81,18 +91,17 @@ class Ownership:
     def add_model(self, model: nn.Module, outermost: nn.Module) -> dict[str, nn.Module]:
         """Notes a model that no engine trains, inside its wrappers; returns its units by name, the root included.
 
-        For a second model, such as a GAN's, the names are prefixed with its class.
+        For a second model, such as a GAN's, the names are prefixed as `prefix_of` says.
         """
         layouts = partition(model, 1, units_of(model))
         self.follows_others |= is_sharded(outermost)
-        reduces = any(isinstance(part, DistributedDataParallel) for part in outermost.modules())
-        self._sees_buffers |= self.follows_others or reduces
+        self._sees_buffers |= self.follows_others or is_replicated(outermost)
         self._log.compute_on(next(model.parameters()).device)
         ids = {id(parameter) for parameter in model.parameters()}
         for other, others in list(self._models.items()):
             if ids & others.keys():  # the same model, wrapped since
                 del self._models[other]
-        prefix = f"{type(model).__name__}." if self._models or self._engines else ""
+        prefix = self._prefixes[model] = prefix_of(model, self._names())
         modules = {unit: model.get_submodule(unit) for unit in units_of(model)} | {ROOT: outermost}
         parameters = dict(model.named_parameters())
         layouts = [whole(layout, parameters, prefix) for layout in layouts]
@@ -228,6 +237,12 @@ class Ownership:
                     self._logged[key] = merged
                     self._log.add("memory", "hold", unit=key[1], category=key[0], spans=merged)
 
+    def _names(self) -> list[str]:
+        """The names of all parameters, with their models' prefixes."""
+        models = [(model, self._prefixes[model]) for model in self._models]
+        models += [(engine.model, "") for engine in self._living()]
+        return [prefix + name for model, prefix in models for name, _ in model.named_parameters()]
+
     def _living(self) -> list[Holder]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
@@ -249,13 +264,17 @@ class Ownership:
         held: list[Held] = []
         for model, places in self._models.items():
             seen = set()  # a tied parameter has several names
-            for prefix, part in self._parts(model, again=updates):
+            for prefix, part, records in self._parts(model, again=updates):
                 module = part()
                 for key, parameter in module._parameters.items() if module is not None else ():
                     unit, start = places.get(prefix + key, (None, 0))
                     if parameter is not None and (names is None or unit in names) and id(parameter) not in seen:
                         seen.add(id(parameter))
                         held += self._held_of(parameter, unit, start)
+                        record: Any = records[key]() if key in records else None
+                        # Micro-batches add up in it, where FSDP2 reduces in another dtype than it computes in.
+                        if record is not None and (whole := record.unsharded_accumulated_grad) is not None:
+                            held.append(("gradients", unit, (start, start + whole.numel()), whole))
         for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
@@ -267,7 +286,12 @@ class Ownership:
         """The modules of a model; `again` looks them up anew, as at each update."""
         known = None if again else self._parts_of.get(model)
         if known is None:
-            known = [(f"{name}." if name else "", weakref.ref(part)) for name, part in model.named_modules()]
+            records: dict[int, dict[str, weakref.ref[Any]]] = {}
+            for each in fsdp_params(model):
+                info = each._module_info
+                records.setdefault(id(info.module), {})[info.param_name] = weakref.ref(each)
+            modules = model.named_modules()
+            known = [(f"{n}." if n else "", weakref.ref(part), records.get(id(part), {})) for n, part in modules]
             self._parts_of[model] = known
         return known
 

@@ -1,7 +1,7 @@
 """Forward, backward and the update: which module runs when, and in which training step."""
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -18,7 +17,8 @@ from zerolab.engines.partition import ROOT, find_units
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.patches import once_computed
+from zerolab.recording.patches import once_computed, replace
+from zerolab.recording.updates import hearing_updates
 from zerolab.recording.wrappers import is_compiled, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
@@ -69,10 +69,10 @@ class Passes(Observer):
         for handle in (
             register_module_forward_pre_hook(self.forward_begins),
             register_module_forward_hook(self._after_forward),
-            register_optimizer_step_pre_hook(self._before_update),
-            register_optimizer_step_post_hook(self._after_update),
         ):
             stack.callback(handle.remove)
+        stack.enter_context(hearing_updates(before=self._before_update, after=self._after_update))
+        stack.enter_context(replace(torch.amp.GradScaler, "step", self._step_of_scaler))
 
     def made(self, engine: Holder) -> None:
         """Registers an engine, whose flats say which modules of its model are units."""
@@ -177,7 +177,7 @@ class Passes(Observer):
 
     def beginning(self, *, tentative: bool = False) -> None:
         """Begins a training step, if none without an update is under way: a loop says so, or a forward after one."""
-        if self._log.current is None or self._log.current.state is not None:
+        if self._log.current is None or self._log.current.is_updated:
             self._log.begin_step(tentative=tentative)
             self._log.enter("forward")
 
@@ -297,3 +297,9 @@ class Passes(Observer):
                 break
         if not self._updating:
             self._ownership.after_update(optimizer)
+
+    def _step_of_scaler(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
+        result = original(scaler, *args, **keywords)
+        if self._log.current is not None:  # else it was an engine's, which has said so
+            self._log.current.skipped = self._log.current.state is None
+        return result

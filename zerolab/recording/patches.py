@@ -7,6 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
+from weakref import WeakKeyDictionary
+
+_ended: WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = WeakKeyDictionary()
+"""Of each wrapper whose block is over: what it wrapped, and the owner that had only inherited that."""
 
 
 @contextmanager
@@ -14,28 +18,41 @@ def replace(owners: Any, name: str, wrapper: Callable[..., Any]) -> Iterator[Non
     """Calls `wrapper(original, *args, **keywords)` instead of a method or function of torch's, or of Python's.
 
     `owners` is the class or module that has it, or a list of modules where several have the same function. Whatever is
-    there is wrapped, even another wrapper, and restored at the end; what was only inherited is inherited again.
+    there is wrapped, even another wrapper, and restored at the end; what was only inherited is inherited again. A
+    wrapper that somebody else has wrapped meanwhile cannot be taken out: it stays, and from then on only passes calls
+    on.
     """
     first, *others = owners if isinstance(owners, list) else [owners]
     # A method that came from a base class must not be left behind in the subclass.
-    original, own = getattr(first, name), name in vars(first)
-    others = [owner for owner in others if vars(owner).get(name) is original]
+    original, inherits = getattr(first, name), None if name in vars(first) else first
+    places = [first, *(owner for owner in others if vars(owner).get(name) is original)]
 
     @wraps(original)
     def instead(*args: Any, **keywords: Any) -> Any:
         return wrapper(original, *args, **keywords)
 
-    for owner in (first, *others):
+    for owner in places:
         setattr(owner, name, instead)
     try:
         yield
     finally:
-        for owner in others:
-            setattr(owner, name, original)
-        if own:
-            setattr(first, name, original)
+        wrapper, _ended[instead] = _pass_on, (original, inherits)
+        for owner in places:
+            _uncover(owner, name)
+
+
+def _pass_on(original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    return original(*args, **keywords)
+
+
+def _uncover(owner: Any, name: str) -> None:
+    """Takes wrappers whose block is over off what they wrap, down to one that is still needed or somebody else's."""
+    while (outermost := vars(owner).get(name)) in _ended:
+        original, inherits = _ended[outermost]
+        if inherits is owner:
+            delattr(owner, name)
         else:
-            delattr(first, name)
+            setattr(owner, name, original)
 
 
 def once_computed(

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain, compress
+from threading import get_ident
 from time import monotonic_ns
 from typing import Any, Self
 
@@ -72,6 +73,7 @@ class Recorder:
         if self._started:
             raise RuntimeError("this Recorder has been used already: make a new one for each recording")
         self._started = self._clock()
+        self.ledger.thread = get_ident()
         self._member = membership(self._member)
         stack = self._stack
         with ExitStack() as undo:  # if one step fails, the earlier ones are undone
@@ -89,12 +91,15 @@ class Recorder:
             else:
                 # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-                stack.enter_context(Watch(self._log, self._exchanges.communicate, above=self._simulated))
+                watch = stack.enter_context(Watch(self._log, self._exchanges.communicate, above=self._simulated))
+                if not self._simulated:  # or what is simulated is seen twice
+                    watch_collectives(self._exchanges.communicate, stack, but=watch.is_here)
             undo.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._stack.close()
+        self.ledger.thread = get_ident()  # another thread may end it
         self._log.drop_tentative_step()
         self._log.end_step()
         try:
@@ -126,7 +131,7 @@ class Recorder:
 
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
-        under_way = [*self.passes.under_way(), *self._exchanges.under_way]
+        under_way = [*self.passes.under_way(), *self._exchanges.under_way.copy().values()]
         return self._finished or self._so_far(under_way, complete=False)
 
     def _so_far(self, under_way: list[Draft], *, complete: bool) -> RankRecording:

@@ -2,9 +2,10 @@
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from itertools import chain, count
 from typing import Any
 
 import torch
@@ -29,6 +30,20 @@ def unwrapped(module: nn.Module) -> nn.Module:
     return module
 
 
+def prefix_of(model: nn.Module, names: Collection[str]) -> str:
+    """What is put before the names of a model's parameters, where the models so far have these `names`.
+
+    Nothing for the first model, else its class, numbered from the second model of one class on.
+    """
+    if not names:
+        return ""
+    # `fully_shard` and `replicate` give a module a class of their own, which inherits from its author's.
+    kinds = (kind for kind in type(unwrapped(model)).__mro__ if not kind.__module__.startswith("torch.distributed."))
+    kind = next(kinds).__name__
+    prefixes = (f"{kind}{number}." for number in chain([""], count(2)))
+    return next(prefix for prefix in prefixes if not any(name.startswith(prefix) for name in names))
+
+
 def units_of(model: nn.Module) -> list[str]:
     """Names of the modules that travel as one: those that FSDP2 shards individually; in other models, the blocks.
 
@@ -46,6 +61,24 @@ def is_sharded(module: nn.Module) -> bool:
     """Whether FSDP1 or FSDP2 has sharded the module or a part of it."""
     kinds = [("torch.distributed.fsdp", name) for name in ("FullyShardedDataParallel", "FSDPModule")]
     return any(is_a(part, *kind) for part in module.modules() for kind in kinds)
+
+
+def is_replicated(module: nn.Module) -> bool:
+    """Whether torch's DDP reduces gradients of the module or of a part of it."""
+    kinds = (
+        ("torch.nn.parallel.distributed", "DistributedDataParallel"),
+        ("torch.distributed._composable.replicate", "DDP"),
+    )
+    return any(is_a(part, *kind) for part in module.modules() for kind in kinds)
+
+
+def fsdp_params(model: nn.Module) -> Iterable[Any]:
+    """FSDP2's own record of every parameter that it shards."""
+    if "torch.distributed.fsdp" not in sys.modules:
+        return ()
+    from zerolab.engines import fsdp2
+
+    return fsdp2.fsdp_params(model)
 
 
 def is_compiled(module: nn.Module) -> bool:

@@ -4,12 +4,16 @@ Its end is not quite Python's own: see `gloo_at_rest`.
 """
 
 import argparse
+import importlib.util
 import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.abc import InspectLoader
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
+from types import CodeType, ModuleType
 from typing import Any
 
 import torch.distributed as dist
@@ -24,23 +28,51 @@ _RESTS = "State:\tS (sleeping)"
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What a parser makes of a command line whose end is a script, or with `-m` a module, and what that gets."""
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    parser.add_argument("script", help="what is to be run")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it gets")
+    # Script and arguments in one: between two, argparse would take a `--` for its own.
+    parser.add_argument("command", nargs=argparse.PARSER, metavar="script", help="what is to be run, and what it gets")
     options = parser.parse_args(arguments)
+    options.script, *options.arguments = options.command[options.command[0] == "--" :]
     if not options.module and not Path(options.script).is_file():
         parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
     return options
 
 
 def run(options: argparse.Namespace) -> None:
-    """Runs the script or module with what follows it as its arguments."""
+    """Runs the script or module with what follows it as its arguments.
+
+    `__main__` is the script's from then on: what it leaves to threads and to the end of Python may ask for it.
+    """
     sys.argv = [options.script, *options.arguments]
+    main = ModuleType("__main__")
     with gloo_at_rest():
         if options.module:
-            runpy.run_module(options.script, run_name="__main__", alter_sys=True)
+            spec, code = _module(options.script)
+            sys.argv[0] = spec.origin or options.script
+            vars(main).update(__spec__=spec, __loader__=spec.loader, __package__=spec.parent)
+            vars(main).update(__file__=spec.origin, __cached__=spec.cached)
         else:
-            sys.path[0] = str(Path(options.script).resolve().parent)  # as for a script that Python itself runs
-            runpy.run_path(options.script, run_name="__main__")
+            path = Path(options.script).absolute()  # as for a script that Python itself runs
+            sys.path[0] = str(path.resolve().parent)
+            source = path.read_bytes()
+            if b"\0" in source:  # it is an archive, or compiled
+                runpy.run_path(options.script, run_name="__main__")
+                return
+            code = compile(source, path, "exec")
+            vars(main).update(__loader__=SourceFileLoader("__main__", str(path)), __file__=str(path), __cached__=None)
+        sys.modules["__main__"] = main
+        exec(code, vars(main))  # noqa: S102  (it is what the person asked for)
+
+
+def _module(name: str) -> tuple[ModuleSpec, CodeType]:
+    """Where a module lies and its code; of a package those of its `__main__`. Raises ImportError without one."""
+    spec = importlib.util.find_spec(name)
+    if spec is not None and spec.submodule_search_locations is not None:
+        name = f"{name}.__main__"
+        spec = importlib.util.find_spec(name)
+    code = spec.loader.get_code(name) if spec is not None and isinstance(spec.loader, InspectLoader) else None
+    if spec is None or code is None:
+        raise ImportError(f"there is no module {name!r} that could be run")
+    return spec, code
 
 
 @contextmanager

@@ -24,6 +24,10 @@ from zerolab.trace.parts import Parts
 from zerolab.trace.window import Window
 
 PATIENCE = 60.0  # seconds that rank 0 waits for the others' parts
+NO_STEPS = (
+    "a step ends with the update of an optimizer from torch.optim; in processes that the script starts by itself, as "
+    "with mp.spawn, nothing is recorded: start such ranks with torchrun"
+)
 LAST_SECONDS = 5.0  # the same, of ranks that are being ended: torchrun kills those that take 30
 
 
@@ -38,8 +42,8 @@ def recording(
     """Records the steps from the first to the last of `steps`, both included, of whatever trains within the block.
 
     Every rank enters it. Rank 0 writes `out` as soon as all ranks have passed the last step, or at the end of the block
-    with what there is. The first step is 1; the second is the first that shows everything, for Adam makes its state in
-    the first.
+    with what there is; where it cannot, a line on stderr says so, and the training goes on. The first step is 1; the
+    second is the first that shows everything, for Adam makes its state in the first.
 
     Args:
         out: the file of the recording, in a folder that all ranks see.
@@ -60,10 +64,14 @@ def recording(
     told = _Told(parts, first, last, fingerprints=fingerprints)
     window = Window(first, last, told.finished, times_only=times_only)
     prints: AbstractContextManager[Any] = nullcontext()
-    if fingerprints:
-        from zerolab.difference.watch import Fingerprints, folder_of
+    from zerolab.difference.prints import folder_of
+    from zerolab.difference.watch import Fingerprints
 
-        prints = Fingerprints(folder_of(out), steps)
+    if fingerprints:
+        prints = Fingerprints(folder_of(parts.out), steps)
+    else:
+        for older in folder_of(parts.out).glob("rank-*.json"):  # of another run: this one's recording has none
+            older.unlink(missing_ok=True)
     with leaving(lambda: told.interrupted(window.so_far())), ExitStack() as ending:
         ending.callback(lambda: told.ended(rank, window.steps))
         ending.enter_context(prints)
@@ -81,7 +89,7 @@ class _Told:
         self._recorded, self._left = False, -1  # and the last step that was left
         self._pid = os.getpid()
         self._hurry, self._leaving = threading.Event(), threading.Lock()
-        self._merging: threading.Thread | None = None
+        self._writing: threading.Thread | None = None
 
     def finished(self, mine: RankRecording | None) -> None:
         """The steps are over, or the training has failed within them."""
@@ -91,17 +99,15 @@ class _Told:
         if not mine.complete:
             self._leave(mine)
             return
-        self._parts.write(mine, self._first)
-        if mine.rank == 0:
-            arguments = mine.world_size, PATIENCE, self._hurry
-            self._merging = threading.Thread(target=self._merge, args=arguments, daemon=True)
-            self._merging.start()
+        # A long recording takes long to write, and the training goes on meanwhile.
+        self._writing = threading.Thread(target=self._write, args=(mine,), daemon=True)
+        self._writing.start()
 
     def interrupted(self, mine: RankRecording | None) -> None:
         """The process is being ended, by torchrun because another rank has failed, or by a person."""
         self._hurry.set()
-        if self._merging is not None:
-            self._merging.join()
+        if self._writing is not None:
+            self._writing.join()
         elif mine is not None:
             if self._fingerprints:  # which are written when the last step is over
                 print(f"zerolab: no fingerprints came from rank {mine.rank}: it was ended", file=sys.stderr)
@@ -120,8 +126,8 @@ class _Told:
             if step <= self._left:
                 return
             self._left = step
-            self._parts.write(mine, self._first)
-            self._merge(mine.world_size, LAST_SECONDS, threading.Event())
+            if self._has_written(mine):
+                self._merge(mine.world_size, LAST_SECONDS, threading.Event())
 
     @property
     def _is_child(self) -> bool:
@@ -133,10 +139,23 @@ class _Told:
             return
         if rank == 0 and not self._recorded:
             ran = f"{count(steps, 'step')} ran, and none of steps {self._first} to {self._last}"
-            why = "" if steps else ": a step ends with the update of an optimizer from torch.optim"
+            why = "" if steps else f": {NO_STEPS}"
             print(f"zerolab: nothing was recorded: {ran}{why}", file=sys.stderr)
-        if self._merging is not None:
-            self._merging.join()
+        if self._writing is not None:
+            self._writing.join()
+
+    def _write(self, mine: RankRecording) -> None:
+        if self._has_written(mine) and mine.rank == 0:
+            self._merge(mine.world_size, PATIENCE, self._hurry)
+
+    def _has_written(self, mine: RankRecording) -> bool:
+        """Writes a rank's part, or says why not: no training ends because of it."""
+        try:
+            self._parts.write(mine, self._first)
+        except (OSError, ValueError) as error:
+            print(f"zerolab: no recording came from rank {mine.rank}: {error}", file=sys.stderr)
+            return False
+        return True
 
     def _merge(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         self._parts.wait(world_size, seconds, hurry)
@@ -150,4 +169,4 @@ class _Told:
         missing = [str(rank) for rank in range(world_size) if rank not in {each.rank for each in merged.ranks}]
         without = f"; nothing came from rank {', '.join(missing)}" if missing else ""
         ran = f"{count(merged.info.steps, 'step')} of {count(world_size, 'rank')}, from step {self._first} on"
-        print(f"zerolab: {ran}, in {self._parts.out}{without}", file=sys.stderr)
+        print(f"zerolab: {ran}, in {self._parts.given}{without}", file=sys.stderr)

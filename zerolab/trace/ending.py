@@ -1,15 +1,16 @@
 """A rank that is ended while it is recorded leaves what it has: torchrun ends all ranks when one of them fails.
 
 Python calls a handler of a signal only when the main thread is in Python, and a rank that hangs is not. So the signal
-is written into a pipe, which the interpreter does at once, and a thread at its other end acts. Only this process's: one
-that it forks, such as a pool's worker, is ended as if nothing were recorded.
+is written into a pipe, which the interpreter does at once, and a thread at its other end acts. (Once a script has used
+asyncio's handlers of signals, which need a pipe of their own, only the handler writes into ours.) Only this process's:
+one that it forks, such as a pool's worker, is ended as if nothing were recorded.
 """
 
 import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
@@ -32,7 +33,7 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _look_at_forks()
-    signal.signal(signal.SIGTERM, _nothing)
+    signal.signal(signal.SIGTERM, _pass_on)
     _writing.append(writer)
     threading.Thread(target=_listen, args=(reader, write), daemon=True).start()
     try:
@@ -50,8 +51,10 @@ def _is_heard_elsewhere() -> bool:
 def _let_go() -> None:
     """Leaves signals to themselves again, unless that was done already, as in a forked process."""
     while _writing:
-        signal.set_wakeup_fd(-1)
-        if signal.getsignal(signal.SIGTERM) is _nothing:
+        descriptor = signal.set_wakeup_fd(-1)
+        if descriptor != _writing[-1]:
+            signal.set_wakeup_fd(descriptor)  # somebody else's, by now
+        if signal.getsignal(signal.SIGTERM) is _pass_on:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
         os.close(_writing.pop())
 
@@ -78,8 +81,11 @@ def _begin_child() -> None:
     _resume()
 
 
-def _nothing(*_: Any) -> None:
-    """Stands for the default, which would write nothing into the pipe."""
+def _pass_on(signum: int, _: Any) -> None:
+    """Stands for the default; the second of two bytes for one signal is never read."""
+    for writer in _writing:
+        with suppress(BlockingIOError):
+            os.write(writer, bytes([signum]))
 
 
 def _listen(reader: int, write: Callable[[], None]) -> None:
@@ -89,6 +95,6 @@ def _listen(reader: int, write: Callable[[], None]) -> None:
                 write()
             finally:
                 # The handler of the script, if it has set one since, decides; else it ends, as it would have.
-                if signal.getsignal(signal.SIGTERM) is _nothing:
+                if signal.getsignal(signal.SIGTERM) is _pass_on:
                     os._exit(128 + signal.SIGTERM)
     os.close(reader)

@@ -29,7 +29,8 @@ class Parts:
     """The files of one run's ranks, beside `out`."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.folder = out, out.with_name(f"{out.name}.parts")
+        self.given, self.out = out, out.absolute()  # a script may change its working directory
+        self.folder = self.out.with_name(f"{out.name}.parts")
 
     def forget(self, rank: int) -> None:
         """Removes what this rank left in an earlier run."""
@@ -66,9 +67,10 @@ class Parts:
                 return None
             merged = _merged(found)
             merged.save(self.out)
-            done.write_text(names)
             if len(merged.ranks) == merged.world_size:
                 shutil.rmtree(self.folder)
+            else:
+                files.write_text(done, names)
             return merged
 
 

@@ -1,7 +1,8 @@
 """The steps of a training that are recorded: from the forward that begins the first to the end of the last.
 
-A step is what ends with an update: updates without a backward between them (Muon for the matrices, AdamW for the rest)
-end the same one. Before the first recorded step and after the last nothing is watched but the optimizers, once a step.
+A step is what ends with an update, even one that a scaler leaves out: updates without a backward between them (Muon for
+the matrices, AdamW for the rest) end the same one. Before the first recorded step and after the last nothing is watched
+but the optimizers, once a step.
 """
 
 import threading
@@ -13,19 +14,19 @@ from weakref import WeakSet
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from zerolab.recording.dispatch import beside_compiler
 from zerolab.recording.events import RankRecording
 from zerolab.recording.passes import in_backward, may_train
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
+from zerolab.recording.updates import hearing_updates
 
 
 class Window:
     """Records steps `first` to `last` of whatever trains within it; `finished` gets the rank's recording, once.
 
-    It gets None if the training ended before `first` did. `steps` counts the updates so far.
+    It gets None if the training ended before `first` did. `steps` counts those that are over so far.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class Window:
 
     def __enter__(self) -> Self:
         self._watching.enter_context(beside_compiler())
-        self._watching.callback(register_optimizer_step_post_hook(self._updated).remove)
+        self._watching.enter_context(hearing_updates(after=self._updated))
         for name in ("backward", "grad"):
             self._watching.enter_context(replace(torch.autograd, name, self._differentiate))
+        self._watching.enter_context(replace(torch.amp.GradScaler, "step", self._stepped))
         self._look()
         return self
 
@@ -61,6 +63,14 @@ class Window:
 
     def _updated(self, optimizer: Any, args: Any, keywords: Any) -> None:
         self._optimizers.add(optimizer)
+        self._count()
+
+    def _stepped(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        result = original(*args, **keywords)
+        self._count()  # unless it has updated: it has found an overflow, and the step is over all the same
+        return result
+
+    def _count(self) -> None:
         if self._gradients:
             self.steps, self._gradients = self.steps + 1, False
             self._look()

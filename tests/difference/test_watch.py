@@ -1,0 +1,77 @@
+"""Who is watched: each model under a name of its own, and the thread that trains."""
+
+import threading
+
+import torch
+from small import Named, data, seeded
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from zerolab.difference.compare import compare
+from zerolab.difference.runs import Run
+from zerolab.difference.watch import Fingerprints
+
+
+class Critic(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layer = nn.Linear(width, 1)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def twins(folder, *, factor=1.0):
+    """A policy and two critics of one class; the gradients of the first critic are multiplied."""
+    policy, *critics = seeded(lambda: (nn.Linear(8, 8), Critic(8), Critic(8)))
+    optimizer = torch.optim.SGD([each for model in (policy, *critics) for each in model.parameters()], lr=0.1)
+    with Fingerprints(folder, (1, 1)):
+        x = policy(data(1))
+        sum(critic(x).square().mean() for critic in critics).backward()
+        critics[0].layer.weight.grad *= factor
+        optimizer.step()
+
+
+def test_a_fault_in_one_of_two_models_of_a_class_is_named(tmp_path):
+    twins(tmp_path / "good")
+    twins(tmp_path / "bad", factor=3.0)
+    assert list(Run(tmp_path / "good").about)[::2] == ["weight", "Critic.layer.weight", "Critic2.layer.weight"]
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert found.tensors == ("Critic.layer.weight",)
+    assert "GOOD's times 3 in 1 of 6 tensors" in found.meaning
+
+
+def test_another_thread_may_train_meanwhile_and_is_said_not_to_be_seen(tmp_path):
+    updates, over, failures = threading.Event(), threading.Event(), []
+
+    def step(model):
+        model(data(1)).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    def train_another():
+        try:
+            step(Critic(8))
+        except RuntimeError as error:
+            failures.append(error)
+
+    def hook(*_):
+        if threading.current_thread() is other:
+            updates.set()
+            over.wait(10)
+
+    model, other = seeded(Named), threading.Thread(target=train_another)
+    handle = register_optimizer_step_pre_hook(hook)
+    with Fingerprints(tmp_path / "run", (1, 2)):
+        step(model)
+        model(data(2)).square().mean().backward()
+        other.start()
+        updates.wait(10)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        model(data(3))  # the last step is over
+        over.set()
+        other.join()
+    handle.remove()
+    assert not failures
+    run = Run(tmp_path / "run")
+    assert list(run.about) == ["layer.weight", "layer.bias"]
+    assert (list(run.steps), run.unseen) == ([1, 2], ["training in other threads than the first"])

@@ -1,0 +1,110 @@
+"""What other threads than the recorder's send is recorded, and neither its bytes nor its events get mixed up."""
+
+import threading
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from zerolab.engines import collectives
+from zerolab.recording import dispatch
+from zerolab.recording.recorder import Recorder
+
+
+def sends(recording, rank):
+    """The collectives of one rank that are part of no other: word, elements, bytes."""
+    events = [event for event in recording.rank(rank).events if event.kind == "collective" and event.parent is None]
+    return sorted((event.op, event.numel, event.logical_bytes) for event in events)
+
+
+def send_from_other_threads(mode):
+    """One all_reduce of this thread's; on rank 0 another in gloo's, which completes the first; one in a thread."""
+    store, key = dist.distributed_c10d._get_default_store(), f"the callback of {mode} is there"
+    if dist.get_rank() == 1:
+        store.wait([key])
+    threads = []
+
+    def go_on(future):
+        threads.append(threading.current_thread() is threading.main_thread())
+        return dist.all_reduce(future.value()[0].repeat(2), async_op=True).get_future().wait()[0]
+
+    future = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(go_on)
+    store.set(key, "")
+    results = [future.wait().tolist()]
+    own = torch.ones(16)
+    thread = threading.Thread(target=dist.all_reduce, args=(own,))
+    thread.start()
+    thread.join()
+    return [*results, own.tolist()], threads
+
+
+@pytest.mark.parametrize("mode", ["whole", "times"])
+def test_a_collective_is_recorded_whichever_thread_asks_for_it(cluster, mode):
+    recording = (cluster.record if mode == "whole" else cluster.record_times)(send_from_other_threads, mode)
+    assert [result for result, _ in recording.results] == [[[4.0] * 8, [2.0] * 16]] * 2
+    assert recording.results[0][1] == [False], "gloo's thread went on, or this test shows nothing"
+    for rank in recording.ranks:
+        assert sends(recording, rank.rank) == [("all_reduce", size, 4 * size) for size in (4, 8, 16)]
+        assert [event.seq for event in rank.events] == list(range(len(rank.events)))
+        last = [event for event in rank.events if event.numel == 16]
+        assert [(event.kind, event.parent) for event in last] == [("collective", None), ("wait", last[0].seq)]
+
+
+def send_within_an_exchange():
+    """In each half of an engine's all_reduce, another thread asks for one of its own, in a group of its own."""
+    side, start = dist.new_group(), collectives._start
+
+    def started(*arguments):
+        thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(8),), kwargs={"group": side})
+        thread.start()
+        thread.join()
+        return start(*arguments)
+
+    with mock.patch.object(collectives, "_start", started):
+        collectives.all_reduce(torch.ones(6)).wait()
+
+
+@pytest.mark.parametrize("mode", ["whole", "times"])
+def test_what_another_thread_sends_meanwhile_is_no_part_of_an_engines_collective(cluster, mode):
+    recording = (cluster.record if mode == "whole" else cluster.record_times)(send_within_an_exchange)
+    for rank in (0, 1):
+        assert sends(recording, rank) == [("all_reduce", 6, 24), *[("all_reduce", 8, 32)] * 2]
+
+
+def test_what_torch_may_be_calling_in_another_thread_outlives_the_recording_and_passes_on(cluster):
+    def left_behind():
+        def ask():
+            tensor = torch.ones(4)
+            thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+            thread.start()
+            thread.join()
+            return tensor.tolist()
+
+        with Recorder() as recorder:
+            found = [ask()]
+        recorded = [event for event in recorder.finish().events if event.kind == "collective"]
+        return [*found, ask()], len(recorded), len(dispatch._libraries)
+
+    assert cluster.run(left_behind) == [([[2.0] * 4] * 2, 1, 1)] * 2
+
+
+def test_recordings_within_each_other_see_the_same(cluster):
+    def send():
+        def ask():
+            thread = threading.Thread(target=dist.all_reduce, args=(torch.ones(4),))
+            thread.start()
+            thread.join()
+
+        counts = []
+        for modes in [(False, False), (True, False), (False, True), (True, True)]:
+            with Recorder(times_only=modes[0]) as outer:
+                with Recorder(times_only=modes[1]) as inner:
+                    dist.all_reduce(torch.ones(4))
+                    ask()
+                ask()
+            recorded = [recorder.finish().events for recorder in (outer, inner)]
+            counts.append([sum(event.kind == "collective" for event in events) for events in recorded])
+        return counts
+
+    assert cluster.run(send) == [[[3, 2]] * 4] * 2

@@ -1,0 +1,33 @@
+"""A process that is ended while it is recorded ends, whoever else has listened to signals."""
+
+import signal
+
+from launching import run_alone
+
+from zerolab.recording.recording import Recording
+
+ASYNCIO = """
+import asyncio, os, signal
+import torch, zerolab
+async def fetch():
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGINT, print)
+    loop.remove_signal_handler(signal.SIGINT)  # the last one, so that asyncio takes the pipe of signals away
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with zerolab.recording("run.json", steps=(1, 10**9)) as window:
+    asyncio.run(fetch())
+    for step in range(1, 1000):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        if step == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_script_that_has_used_handlers_of_asyncio_is_still_ended_and_leaves_what_it_has(tmp_path):
+    done = run_alone(tmp_path, ASYNCIO)
+    assert done.returncode == 128 + signal.SIGTERM
+    recording = Recording.load(tmp_path / "run.json")
+    assert recording.info.steps >= 1
+    assert not recording.ranks[0].complete

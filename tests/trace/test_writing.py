@@ -1,0 +1,52 @@
+"""Where a recording is written, and what happens where that is not possible: the training goes on."""
+
+from launching import run_alone
+
+from zerolab.recording.recording import Recording
+
+TRAIN = """import os, resource, shutil
+import torch, zerolab
+def train(out, within=lambda: None, fingerprints=True):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with zerolab.recording(out, steps=(1, 2), fingerprints=fingerprints) as window:
+        within()
+        for _ in range(4):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    print(window.steps, flush=True)
+"""
+
+
+def test_where_a_recording_cannot_be_written_a_line_names_the_file_and_the_training_goes_on(tmp_path):
+    script = (
+        "os.mkdir('gone'); train('gone/run.json', lambda: shutil.rmtree('gone'))\n"
+        "limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))\n"
+        "train('run.json', limit)\n"
+        "raise SystemExit(7)\n"
+    )
+    done = run_alone(tmp_path, TRAIN + script)
+    assert (done.returncode, done.stdout) == (7, "2\n2\n"), done.stderr
+    missing, full = "[Errno 2] No such file or directory", "[Errno 27] File too large"
+    said = done.stderr.splitlines()
+    assert said[:3] == [
+        f"zerolab: no fingerprints came from rank 0: {missing}: '{tmp_path}/gone/run.json.fingerprints'",
+        f"zerolab: no recording came from rank 0: {missing}: '{tmp_path}/gone/run.json.parts'",
+        f"zerolab: no fingerprints came from rank 0: {full}: '{tmp_path}/run.json.fingerprints/rank-0.json'",
+    ]
+    assert said[3].startswith(f"zerolab: no recording came from rank 0: {full}: '{tmp_path}/run.json.parts/rank-0-")
+    assert len(said) == 4
+    assert not list(tmp_path.rglob(".zerolab-*"))
+
+
+def test_a_recording_lies_where_it_was_asked_for_and_fingerprints_of_another_run_do_not_stay_beside_it(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    script = (
+        "train('run.json', lambda: os.chdir('elsewhere'))\n"
+        "os.chdir('..'); print(os.listdir('elsewhere'), os.listdir('run.json.fingerprints'))\n"
+        "train('run.json', fingerprints=False); print(os.listdir('run.json.fingerprints'))\n"
+    )
+    done = run_alone(tmp_path, TRAIN + script)
+    assert done.stdout == "2\n[] ['rank-0.json']\n2\n[]\n", done.stderr
+    assert done.stderr == 2 * "zerolab: 2 steps of 1 rank, from step 1 on, in run.json\n"
+    assert Recording.load(tmp_path / "run.json").info.steps == 2
