@@ -1,6 +1,7 @@
 """Files are written whole or not at all, whoever writes them."""
 
 import ast
+import errno
 import os
 import stat
 import sys
@@ -95,6 +96,14 @@ def test_a_folder_of_somebody_elses_is_refused_in_a_sentence(tmp_path, monkeypat
     monkeypatch.setattr(files.os, "access", lambda place, _: place != tmp_path)  # root may write everywhere
     with pytest.raises(ValueError, match="you have no permission to write there"):
         files.write_text(tmp_path / "run.json", "text")
+
+
+@pytest.mark.parametrize(("number", "is_named"), [(errno.ENOSPC, True), (errno.EPIPE, False)])
+def test_a_full_disk_is_said_of_the_file_and_a_broken_pipe_of_the_callers_is_not(tmp_path, number, is_named):
+    target = tmp_path / "run.json"
+    with pytest.raises(OSError, match="Errno") as raised, files.replacing(target):
+        raise OSError(number, os.strerror(number))
+    assert raised.value.filename == (str(target) if is_named else None)
 
 
 @pytest.mark.slow

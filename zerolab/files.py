@@ -4,6 +4,7 @@ A reader finds the old file or the new one, even after a crash, a full disk or a
 keeps are written here: recordings, pages, traces, checkpoints, rows, notebooks, progress.
 """
 
+import errno
 import json
 import os
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from stat import S_IMODE
 from typing import Any
 
 StrPath = str | os.PathLike[str]
+
+_OF_A_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # they name no file
 
 
 def check_place(path: StrPath) -> None:
@@ -60,8 +63,7 @@ def replacing(path: StrPath) -> Iterator[Path]:
             os.fsync(written.fileno())
         part.replace(target)
     except OSError as error:
-        # A full disk names no file; an error without a number would lose its words.
-        if error.errno is not None and (error.filename is None or str(error.filename) == str(part)):
+        if str(error.filename) == str(part) or (error.filename is None and error.errno in _OF_A_DISK):
             error.filename = str(path)
         raise
     finally:  # not `except Exception`: a stopped cell would leave half a file behind

@@ -1,5 +1,7 @@
 """Rows are compared however a batch is given and however many there are; of rows that nobody saw nothing is said."""
 
+import json
+
 import pytest
 import small
 import torch
@@ -171,6 +173,22 @@ def test_ranks_under_tensor_parallelism_share_a_batch_which_counts_once(folder):
         == own.meaning
         == "the batch of all ranks together has 16 rows and not 8: lr and noise mean something else"
     )
+
+
+def in_pairs(run, folder, batches):
+    """A run of one rank as one of four, of which ranks 0 and 1 share a batch, and 2 and 3."""
+    folder.mkdir()
+    recorded = json.loads((run / "rank-0.json").read_text())
+    for rank, batch in enumerate(batches):
+        for step in recorded["steps"]:
+            step |= {"rows": {"count": 1, "sum": batch, "hashes": [batch]}, "sharing": [rank ^ 1]}
+        (folder / f"rank-{rank}.json").write_text(json.dumps(recorded | {"rank": rank, "world_size": 4}))
+    return folder
+
+
+def test_a_rank_with_the_rows_of_another_is_named_though_ranks_share_batches_in_both_runs(folder, tmp_path):
+    good, bad = (in_pairs(folder / "alone", tmp_path / str(last), [1, 1, last, last]) for last in (2, 1))
+    assert compare(good, bad).parting.meaning.startswith("rank 2 has the rows of rank 0")
 
 
 def test_what_a_pipeline_runs_to_learn_shapes_is_no_batch(folder):

@@ -75,3 +75,32 @@ def test_another_thread_may_train_meanwhile_and_is_said_not_to_be_seen(tmp_path)
     run = Run(tmp_path / "run")
     assert list(run.about) == ["layer.weight", "layer.bias"]
     assert (list(run.steps), run.unseen) == ([1, 2], ["training in other threads than the first"])
+
+
+def test_an_update_that_began_elsewhere_before_the_first_forward_is_neither_counted_nor_waited_for(tmp_path):
+    begun, trains, own = threading.Event(), threading.Event(), torch.ones(3, requires_grad=True)
+
+    def update_another():
+        critic = Critic(8)
+        critic.layer.weight.grad = torch.ones(1, 8)
+        torch.optim.SGD(critic.parameters(), lr=0.1).step()
+
+    def hook(*_):
+        if threading.current_thread() is other:
+            begun.set()
+            trains.wait(10)
+
+    model, other = seeded(Named), threading.Thread(target=update_another)
+    with Fingerprints(tmp_path / "run", (1, 1)):
+        handle = register_optimizer_step_pre_hook(hook)
+        other.start()
+        begun.wait(10)
+        loss = model(data(1)).square().mean() + own.sum()
+        trains.set()
+        other.join()
+        loss.backward()
+        torch.optim.SGD([*model.parameters(), own], lr=0.1).step()
+        handle.remove()
+    step = Run(tmp_path / "run").steps[1]
+    assert set(step.settings()) == {"layer.weight", "layer.bias", "(the optimizer's own tensor 0.2)"}
+    assert set(step.ranks[0]["local"]) == {"layer.weight", "layer.bias"}

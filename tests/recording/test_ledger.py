@@ -43,9 +43,12 @@ def test_a_storage_that_another_thread_drops_leaves_too(ledger):
     assert live(ledger) == 0
 
 
-def test_another_thread_leaves_the_adding_up_to_the_recorders(ledger):
+@pytest.mark.parametrize("within", ["a thread", "a thread's own backward"])
+def test_another_thread_leaves_the_adding_up_to_the_recorders(ledger, within):
+    leaf = torch.zeros(1, requires_grad=True)
+    leaf.register_hook(lambda _: ledger.settle())
     ledger.see(torch.zeros(10))
-    thread = threading.Thread(target=ledger.settle)
+    thread = threading.Thread(target=ledger.settle if within == "a thread" else leaf.sum().backward)
     thread.start()
     thread.join()
     assert ledger.host.total == 40

@@ -1,6 +1,8 @@
 """What other threads than the recorder's send is recorded, and neither its bytes nor its events get mixed up."""
 
+import math
 import threading
+import weakref
 from unittest import mock
 
 import pytest
@@ -8,7 +10,6 @@ import torch
 import torch.distributed as dist
 
 from zerolab.engines import collectives
-from zerolab.recording import dispatch
 from zerolab.recording.recorder import Recorder
 
 
@@ -19,7 +20,10 @@ def sends(recording, rank):
 
 
 def send_from_other_threads(mode):
-    """One all_reduce of this thread's; on rank 0 another in gloo's, which completes the first; one in a thread."""
+    """One all_reduce of this thread's; on rank 0 another in gloo's, which completes the first; one in a thread.
+
+    On rank 1 the first is complete already when the other is to follow, so that it does so in this thread.
+    """
     store, key = dist.distributed_c10d._get_default_store(), f"the callback of {mode} is there"
     if dist.get_rank() == 1:
         store.wait([key])
@@ -29,7 +33,10 @@ def send_from_other_threads(mode):
         threads.append(threading.current_thread() is threading.main_thread())
         return dist.all_reduce(future.value()[0].repeat(2), async_op=True).get_future().wait()[0]
 
-    future = dist.all_reduce(torch.ones(4), async_op=True).get_future().then(go_on)
+    future = dist.all_reduce(torch.ones(4), async_op=True).get_future()
+    if dist.get_rank() == 1:
+        future.wait()
+    future = future.then(go_on)
     store.set(key, "")
     results = [future.wait().tolist()]
     own = torch.ones(16)
@@ -43,7 +50,9 @@ def send_from_other_threads(mode):
 def test_a_collective_is_recorded_whichever_thread_asks_for_it(cluster, mode):
     recording = (cluster.record if mode == "whole" else cluster.record_times)(send_from_other_threads, mode)
     assert [result for result, _ in recording.results] == [[[4.0] * 8, [2.0] * 16]] * 2
-    assert recording.results[0][1] == [False], "gloo's thread went on, or this test shows nothing"
+    assert [where for _, where in recording.results] == [[False], [True]], "gloo's thread went on, on rank 0 only"
+    pairs = [[(rank, event.numel) for rank, event in each.events.items()] for each in recording.collectives]
+    assert pairs == [[(0, 4), (1, 4)]], "what chance decides the thread of pairs no ranks"
     for rank in recording.ranks:
         assert sends(recording, rank.rank) == [("all_reduce", size, 4 * size) for size in (4, 8, 16)]
         assert [event.seq for event in rank.events] == list(range(len(rank.events)))
@@ -72,11 +81,31 @@ def test_what_another_thread_sends_meanwhile_is_no_part_of_an_engines_collective
         assert sends(recording, rank) == [("all_reduce", 6, 24), *[("all_reduce", 8, 32)] * 2]
 
 
-def test_what_torch_may_be_calling_in_another_thread_outlives_the_recording_and_passes_on(cluster):
+@pytest.mark.parametrize("mode", ["whole", "times"])
+def test_what_other_threads_send_has_no_part_in_the_numbers_that_pair_the_ranks(cluster, mode):
+    def send():
+        side, rank = dist.new_group(), dist.get_rank()
+        for turn in range(2):
+            if turn == rank:  # one rank's before the thread's, the other's after it
+                work = dist.all_reduce(torch.ones(4), async_op=True)
+            if turn == 0:
+                thread = threading.Thread(target=dist.all_gather_object, args=([None] * 2, rank, side))
+                thread.start()
+                thread.join()
+        work.wait()
+
+    recording = (cluster.record if mode == "whole" else cluster.record_times)(send)
+    assert [(each.number, each.ops, len(each.events)) for each in recording.collectives] == [(0, ("all_reduce",), 2)]
+    sent = {row["op"]: row["count"] for row in recording.traffic(step=0)}
+    assert sent == {"all_gather": 2, "all_reduce": 1, "total": 3}
+
+
+def test_what_torch_may_be_calling_in_another_threads_backward_outlives_the_recording_and_passes_on(cluster):
     def left_behind():
         def ask():
-            tensor = torch.ones(4)
-            thread = threading.Thread(target=dist.all_reduce, args=(tensor,))
+            tensor, leaf = torch.ones(4), torch.zeros(1, requires_grad=True)
+            leaf.register_hook(lambda _: dist.all_reduce(tensor) and None)
+            thread = threading.Thread(target=leaf.sum().backward)
             thread.start()
             thread.join()
             return tensor.tolist()
@@ -84,9 +113,10 @@ def test_what_torch_may_be_calling_in_another_thread_outlives_the_recording_and_
         with Recorder() as recorder:
             found = [ask()]
         recorded = [event for event in recorder.finish().events if event.kind == "collective"]
-        return [*found, ask()], len(recorded), len(dispatch._libraries)
+        stays = torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "ADInplaceOrView")
+        return [*found, ask()], len(recorded), stays
 
-    assert cluster.run(left_behind) == [([[2.0] * 4] * 2, 1, 1)] * 2
+    assert cluster.run(left_behind) == [([[2.0] * 4] * 2, 1, True)] * 2
 
 
 def test_recordings_within_each_other_see_the_same(cluster):
@@ -108,3 +138,43 @@ def test_recordings_within_each_other_see_the_same(cluster):
         return counts
 
     assert cluster.run(send) == [[[3, 2]] * 4] * 2
+
+
+def test_an_update_that_a_scaler_leaves_out_in_another_thread_ends_no_step(record):
+    def train():
+        model, other, scaler = torch.nn.Linear(2, 1), torch.zeros(1, requires_grad=True), torch.amp.GradScaler("cpu")
+        scaler.scale(other * math.inf).backward()
+        thread = threading.Thread(target=scaler.step, args=(torch.optim.SGD([other], lr=0.1),))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(1, 2)).sum().backward()
+        thread.start()
+        thread.join()
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    recording = record(train)
+    assert recording.info.steps == 1
+    assert [event.step for event in recording.events if event.op == "forward"] == [1, 1]
+
+
+@pytest.mark.parametrize("times_only", [False, True])
+def test_what_another_thread_never_waits_for_is_not_kept_alive_after_the_recording(cluster, times_only):
+    def send():
+        done = threading.Event()
+
+        def ask(tensor):
+            kept.append(weakref.ref(dist.all_reduce(tensor, async_op=True)))
+            asked.set()
+            done.wait()
+
+        kept, asked = [], threading.Event()
+        with Recorder(times_only=times_only) as recorder:
+            thread = threading.Thread(target=ask, args=(torch.ones(4),))
+            thread.start()
+            asked.wait()
+        alive = kept[0]() is not None
+        done.set()
+        thread.join()
+        return alive, recorder.finish().complete
+
+    assert cluster.run(send) == [(False, True)] * 2

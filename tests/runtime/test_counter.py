@@ -296,9 +296,10 @@ def test_what_another_thread_is_in_is_seen_only_beside_the_rank(cluster, tmp_pat
     (page,) = board.pages(fd, 1)
     page.write(own)
     page.beside.write(other)
-    assert board.positions({0: page}) == {0: other}
+    assert board.positions({0: page}, [0]) == {0: other}
+    assert board.positions({0: page}, []) == {0: own}, "it has returned"
     page.write(own._replace(state=INSIDE))
-    assert board.positions({0: page}) == {0: own._replace(state=INSIDE)}
+    assert board.positions({0: page}, [0]) == {0: own._replace(state=INSIDE)}
 
 
 def test_a_thread_that_has_listened_for_long_is_no_hang_before_the_rank_has_stood_still_for_as_long():

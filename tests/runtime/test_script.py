@@ -1,10 +1,14 @@
 """A script that is run for a person ends, and not in the middle of what gloo still has to do."""
 
+import argparse
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import warm
+
+from zerolab.runtime import script
 
 # Whoever waits for a collective runs as soon as gloo's thread says that it is over: both have the same core, and that
 # thread gets it only if nobody else wants it. Of twenty threads, one is late nearly every time.
@@ -101,3 +105,13 @@ def test_a_script_or_a_package_is_the_main_module_to_the_end_of_python_and_gets_
     assert done.stdout == f"['--', '--b', '--'] __main__ {script} None None\n__main__ True\n", done.stderr
     done = warm.launch([*options, "-m", "package", "--", "c"], ranks=0, cwd=tmp_path)
     assert done.stdout == f"['--', 'c'] __main__ {module} package package.__main__\n__main__ True\n", done.stderr
+
+
+def test_a_module_in_an_archive_is_run(tmp_path, monkeypatch, capsys):
+    with zipfile.ZipFile(tmp_path / "packed.zip", "w") as archive:
+        archive.writestr("inside.py", "print(__name__, __file__)\n")
+    monkeypatch.syspath_prepend(tmp_path / "packed.zip")
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+    script.run(argparse.Namespace(script="inside", arguments=[], module=True))
+    assert capsys.readouterr().out == f"__main__ {tmp_path / 'packed.zip' / 'inside.py'}\n"

@@ -31,3 +31,25 @@ def test_a_script_that_has_used_handlers_of_asyncio_is_still_ended_and_leaves_wh
     recording = Recording.load(tmp_path / "run.json")
     assert recording.info.steps >= 1
     assert not recording.ranks[0].complete
+
+
+CLOSES = """
+import os, signal
+import torch, zerolab
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with zerolab.recording("run.json", steps=(1, 1)) as window:
+    os.closerange(3, 1000)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+    at_last()
+print(window.steps)
+"""
+
+
+def test_a_script_that_closes_all_descriptors_ends_by_itself_or_by_a_signal(tmp_path):
+    ended = run_alone(tmp_path, "at_last = lambda: [os.kill(os.getpid(), signal.SIGTERM), signal.pause()]" + CLOSES)
+    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr
+    done = run_alone(tmp_path, "at_last = list" + CLOSES)
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr

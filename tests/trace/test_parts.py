@@ -75,3 +75,11 @@ def test_the_parts_of_ranks_that_never_came_stay(ranks, tmp_path):
     left.write(ranks[3], 2)
     assert [rank.rank for rank in left.merge().ranks] == [0, 1, 2, 3]
     assert not left.folder.exists()
+
+
+def test_a_recording_that_was_written_is_given_though_its_parts_cannot_be_marked_as_merged(ranks, tmp_path):
+    left = Parts(tmp_path / "run.json")
+    left.write(ranks[0], 2)
+    (left.folder / parts.MERGED).symlink_to(tmp_path / "gone" / "merged")
+    assert [rank.rank for rank in left.merge().ranks] == [0]
+    assert len(Recording.load(tmp_path / "run.json").ranks) == 1

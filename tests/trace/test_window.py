@@ -113,6 +113,7 @@ def test_an_update_that_a_scaler_leaves_out_ends_a_step_of_the_recording_and_of_
 
 def test_a_long_recording_is_written_while_the_training_goes_on(tmp_path, monkeypatch):
     [mine] = trained(1, 2)
+    monkeypatch.setattr("zerolab.trace.MANY", len(mine.events) - 1)
     may_write, write = threading.Event(), Parts.write
     monkeypatch.setattr(Parts, "write", lambda *arguments: may_write.wait(60) and write(*arguments))
     told = _Told(Parts(tmp_path / "run.json"), 1, 2)

@@ -2,6 +2,7 @@
 
 from launching import run_alone
 
+from zerolab.recording import jsonfile
 from zerolab.recording.recording import Recording
 
 TRAIN = """import os, resource, shutil
@@ -50,3 +51,27 @@ def test_a_recording_lies_where_it_was_asked_for_and_fingerprints_of_another_run
     assert done.stdout == "2\n[] ['rank-0.json']\n2\n[]\n", done.stderr
     assert done.stderr == 2 * "zerolab: 2 steps of 1 rank, from step 1 on, in run.json\n"
     assert Recording.load(tmp_path / "run.json").info.steps == 2
+
+
+def test_a_script_that_ends_by_os_exit_after_the_last_step_has_left_what_was_recorded(tmp_path):
+    script = (
+        "forward, calls = torch.nn.Linear.forward, iter(range(3))\n"
+        "torch.nn.Linear.forward = lambda *given: os._exit(7) if next(calls) == 2 else forward(*given)\n"
+        "train('run.json', fingerprints=False)\n"
+    )
+    done = run_alone(tmp_path, TRAIN + script)
+    assert done.returncode == 7, done.stderr
+    # It may have ended before the part became the recording.
+    left = [*tmp_path.glob("run.json"), *tmp_path.glob("run.json.parts/rank-0-*.json")]
+    assert [jsonfile.read(path).ranks[0].info.steps for path in left[:1]] == [2]
+
+
+def test_fingerprints_of_another_run_that_cannot_be_removed_are_named_and_the_training_goes_on(tmp_path):
+    stays = tmp_path / "run.json.fingerprints" / "rank-0.json"
+    stays.mkdir(parents=True)
+    done = run_alone(tmp_path, TRAIN + "train('run.json', fingerprints=False)\n")
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    first, second = done.stderr.splitlines()
+    assert first.startswith("zerolab: fingerprints of an earlier run stay beside this one's recording: [Errno ")
+    assert first.endswith(f": '{stays}'")
+    assert second == "zerolab: 2 steps of 1 rank, from step 1 on, in run.json"

@@ -8,7 +8,7 @@ import types
 
 import pytest
 
-from zerolab.runtime.board import DONE, INSIDE, Position
+from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, Position
 from zerolab.runtime.hang import working_cpu
 from zerolab.why import watch
 from zerolab.why.notes import Notes
@@ -102,7 +102,7 @@ def test_the_process_that_looks_does_not_take_its_own_work_for_that_of_the_rank_
 
 
 def test_ranks_of_one_run_are_found_whoever_their_parents_are_and_those_of_an_earlier_one_are_not(busy, tmp_path):
-    about = {"local": 3, "pid": busy.pid, "born": born(busy.pid), "run": "1-1-0"}
+    about = {"world_size": 3, "local": 3, "pid": busy.pid, "born": born(busy.pid), "run": "1-1-0"}
     kept = [Notes(tmp_path / f"rank-{rank}", new=True) for rank in range(3)]
     kept[0].say(**about)
     kept[1].say(**about | {"run": "2-2-0"})
@@ -110,6 +110,65 @@ def test_ranks_of_one_run_are_found_whoever_their_parents_are_and_those_of_an_ea
     ranks = _Ranks(Options(str(tmp_path), "", "1-1-0", 3, TIMEOUT, end=False))
     ranks.find()
     assert set(ranks.members) == {0, 1}
+
+
+def test_ranks_of_a_run_that_still_hangs_are_not_taken_for_those_of_a_new_one_in_the_same_folder(busy, tmp_path):
+    about = {"world_size": 3, "local": 3, "pid": busy.pid, "born": born(busy.pid), "run": "1-1-0"}
+    began = about["born"] + 200_000  # much later, and the process that hangs still lives
+    options = Options(str(tmp_path), "", "2-2-0", 3, TIMEOUT, end=False, born=began)
+    for rank in (0, 1, 4):
+        Notes(tmp_path / f"rank-{rank}", new=True).say(**about)
+    Notes(tmp_path / "rank-2", new=True).say(**about | {"world_size": 5})
+    earlier, ranks = _Ranks(options._replace(run="1-1-0", born=about["born"])), _Ranks(options)
+    earlier.find()
+    ranks.find()
+    assert (set(earlier.members), set(ranks.members)) == ({0, 1}, set())
+    kept = earlier.members[1]
+    Notes(tmp_path / "rank-1", new=True).say(**about | {"run": "2-2-0", "born": began})
+    for each in (earlier, ranks):
+        each.find()
+    assert (earlier.members[1], set(ranks.members)) == (kept, {1})
+
+
+def test_a_rank_of_an_earlier_run_gives_way_to_that_of_the_new_one_once_it_begins(busy, tmp_path):
+    about = {"world_size": 2, "local": 2, "pid": busy.pid, "born": born(busy.pid), "run": "1-1-0"}
+    Notes(tmp_path / "rank-1", new=True).say(**about)
+    ranks = _Ranks(Options(str(tmp_path), "", "2-2-0", 2, TIMEOUT, end=False, born=about["born"] + 100))
+    ranks.find()
+    assert ranks.members[1].said["run"] == "1-1-0", "it lives, and might have a shell of its own for a parent"
+    Notes(tmp_path / "rank-1", new=True).say(**about | {"run": "2-2-0", "born": about["born"] + 100})
+    ranks.find()
+    assert ranks.members[1].said["run"] == "2-2-0"
+
+
+def test_what_a_thread_goes_on_to_call_does_not_say_that_a_hang_was_none(tmp_path, capfd):
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        about = {"world_size": 1, "local": 1, "pid": process.pid, "born": born(process.pid), "run": "1-1-0"}
+        notes = Notes(tmp_path / "rank-0", new=True)
+        notes.page.beside.write(Position(IN_FLIGHT, "recv", None, time.monotonic_ns()))
+        notes.say(**about)
+        looking = watch.Watch(Options(str(tmp_path), "", "1-1-0", 1, 0.3, end=False))
+        looking._ranks.find()
+        while looking._told is None:
+            looking._look_at_waits([0])
+        notes.page.beside.write(Position())
+        looking._look_at_waits([0])
+        assert watch.GO_ON not in capfd.readouterr().err
+        notes.page.write(Position(DONE, "barrier", 0, time.monotonic_ns()))
+        looking._look_at_waits([0])
+        assert watch.GO_ON in capfd.readouterr().err
+
+
+def test_a_rank_that_has_ended_is_not_shown_in_what_a_thread_of_its_was_in(busy, tmp_path):
+    notes = [Notes(tmp_path / f"rank-{rank}", new=True) for rank in (0, 1)]
+    for each in notes:
+        each.page.beside.write(Position(IN_FLIGHT, "recv", None, time.monotonic_ns()))
+        each.say(world_size=2, local=2, pid=busy.pid, born=born(busy.pid), run="1-1-0")
+    ranks = _Ranks(Options(str(tmp_path), "", "1-1-0", 2, TIMEOUT, end=False))
+    ranks.find()
+    notes[0].say(time=time.monotonic_ns(), pid=busy.pid, born=born(busy.pid), ended="finished")
+    assert ranks.unfinished() == [1]
+    assert [each.position.name for each in ranks.standings()] == ["", "recv"]
 
 
 NAMED = """

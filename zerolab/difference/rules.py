@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import wraps
+from itertools import combinations
 from typing import Any, ParamSpec
 
 from zerolab.difference.runs import Piece, Run, Step, Vector, dot, length, minus
@@ -50,12 +51,11 @@ def batches(good_run: Run, bad_run: Run, good: Step, bad: Step) -> Iterator[str]
     if least < most and len({len(rank["losses"]) for rank in good.ranks}) == 1:
         late = ", ".join(str(rank) for rank, count in enumerate(forwards) if count == most)
         yield f"rank {late} made {most} backwards before its update, others {least}: it left an update out"
-    for rank in bad.served:
-        mine = bad.rows[rank]
-        for other in range(rank):
-            if mine.count and mine.same(bad.rows[other]) and not any(good.rows[0].same(r) for r in good.rows[1:]):
-                sampled = "give the sampler num_replicas and rank, or take every Nth row"
-                yield f"rank {rank} has the rows of rank {other}: {sampled}"
+    first, *others = (good.rows[rank] for rank in good.served)
+    for other, rank in combinations(bad.served, 2) if not any(map(first.same, others)) else ():
+        if bad.rows[rank].count and bad.rows[rank].same(bad.rows[other]):
+            sampled = "give the sampler num_replicas and rank, or take every Nth row"
+            yield f"rank {rank} has the rows of rank {other}: {sampled}"
     before = bad_run.steps.get(bad.number - 1)
     after = good_run.steps.get(good.number + 1)
     alike = good_run.world_size == bad_run.world_size

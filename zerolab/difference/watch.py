@@ -68,7 +68,7 @@ class Fingerprints:
         self._seen: Callable[[torch.Tensor | None], None] | None = None  # the batch of the forward that runs
         self._keywords: dict[str, Any] = {}  # of the call that begins
         self._updated = self._over = False
-        self._updating = 0  # how many optimizers are at it: one may call others
+        self._updating: list[Any] = []  # the optimizers that are at it: one may call others
         self._scale, self._sources, self._member = 1.0, Sources(), Membership()
         self._reasons: set[str] = set()
         self._stack, self._outermost = ExitStack(), ExitStack()
@@ -266,7 +266,7 @@ class Fingerprints:
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
         if not self._is_here(optimizer):
             return None
-        self._updating += 1
+        self._updating.append(optimizer)
         return once_computed(args, keywords, lambda: self._update_begins(optimizer))
 
     def _update_begins(self, optimizer: Any) -> None:
@@ -285,7 +285,7 @@ class Fingerprints:
             for place, tensor in enumerate(group["params"]):
                 unknown = [Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
                 # What an optimizer updates for another, as for the owner of a matrix, is no parameter.
-                pieces = places.get(id(tensor), unknown if self._updating == 1 else [])
+                pieces = places.get(id(tensor), unknown if len(self._updating) == 1 else [])
                 for piece in pieces:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
@@ -298,9 +298,9 @@ class Fingerprints:
                         self._note(now["state"].setdefault(key, {}), pieces, value, f"{key} of ")
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
-        if self._is_here(optimizer):
-            self._updating -= 1
-            if not self._updated:
+        if optimizer in self._updating:
+            self._updating.remove(optimizer)
+            if not self._updated and self._is_here(optimizer):  # asked again: another thread may train by now
                 self._done, self._updated = self._done + 1, True
 
     def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None, what: str = "") -> None:

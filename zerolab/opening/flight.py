@@ -76,8 +76,8 @@ class _Dump:
             self._refuse_old()
             raise self._damaged({"time_created_ns": created, "collective_seq_id": number})
         frames = list(frames_of(entry.get("frames")))
-        op = next((_CALLED[frame] for _, _, frame in frames[:3] if frame in _CALLED), None)
-        op = op or sizes.word(words.split(" ")[0])
+        asked = next((function for file, _, function in frames if file.endswith("distributed_c10d.py")), "")
+        op = _CALLED.get(asked) or sizes.word(words.split(" ")[0])
         if op not in sizes.OPERATIONS:
             return  # a communicator that is made, or split
         ends = re.fullmatch(r"\w+ (\d{1,9})(?:->|<-)(\d{1,9})", words)

@@ -37,9 +37,8 @@ _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.ADInplaceOrVi
 Communicate = Callable[..., Any]
 """Called with an operation that communicates, its arguments, its keywords, and perhaps what executes it."""
 
-_watching: list[tuple[Communicate, Callable[[], bool]]] = []  # several where recordings are nested
-_libraries: list[torch.library.Library] = []  # the one whose kernels these share
-_callers: set[int] = set()  # the threads that have called them, but for those that autograd starts and waits for
+# Several where recordings are nested; made anew at each change, since another thread may be going through it.
+_watching: tuple[tuple[Communicate, Callable[[], bool]], ...] = ()
 
 Effect = Literal["none", "fresh", "shows", "communicates"]
 """What an operation does to the ledger: nothing, for it is a view or writes into what is there; its outputs are new
@@ -224,22 +223,25 @@ def watch_collectives(communicate: Communicate, stack: ExitStack, *, but: Callab
     passes them on. It misses whatever skips that level: tensors made in inference mode, and what a dispatch mode or a
     tensor's own dispatch asks for in turn, as DTensor does when an operation makes it redistribute its arguments.
     """
-    if not _libraries:
-        _libraries.append(_watched_library())
-    _watching.append((communicate, but))
-    stack.callback(_leave, (communicate, but))
+    global _watching  # noqa: PLW0603  # see there
+    _register()
+    mine = communicate, but
+    _watching += (mine,)
+    stack.callback(_leave, mine)
 
 
-def _leave(watcher: tuple[Communicate, Callable[[], bool]]) -> None:
-    _watching.remove(watcher)
-    # Another thread may be about to call a kernel, which is freed here: torch would call what is no longer there. Where
-    # others have called them, they stay, and pass on what they get.
-    if not _watching and _callers <= {get_ident()}:
-        _libraries.pop()._destroy()
+def _leave(mine: tuple[Communicate, Callable[[], bool]]) -> None:
+    global _watching  # noqa: PLW0603
+    _watching = tuple(each for each in _watching if each is not mine)
 
 
-def _watched_library() -> torch.library.Library:
-    """One for all recordings under way, since torch keeps only the newest kernel of an operation."""
+@cache
+def _register() -> torch.library.Library:
+    """One for all recordings, since torch keeps only the newest kernel of an operation.
+
+    It stays for as long as the process lives, and passes on what it gets: another thread may be about to call a kernel,
+    and would call what is no longer there.
+    """
     library = torch.library.Library("c10d", "IMPL")
     for name in torch._C._dispatch_get_all_op_names():
         namespace, operation = name.split("::")
@@ -250,16 +252,14 @@ def _watched_library() -> torch.library.Library:
 
 
 def _watched(overload: Any) -> Callable[..., Any]:
-    def through(communicate: Communicate, execute: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
-        return communicate(overload, args, keywords, execute)
+    def through(communicate: Communicate, execute: Any, keyset: Any, *args: Any, **keywords: Any) -> Any:
+        return communicate(overload, args, keywords, partial(execute, keyset))
 
     def kernel(keyset: Any, *args: Any, **keywords: Any) -> Any:
-        if _graph_task() == -1:
-            _callers.add(get_ident())
-        execute = partial(overload.redispatch, keyset & _BELOW)
+        execute = overload.redispatch
         for communicate, but in _watching:
             if not but():
                 execute = partial(through, communicate, execute)
-        return execute(*args, **keywords)
+        return execute(keyset & _BELOW, *args, **keywords)
 
     return kernel

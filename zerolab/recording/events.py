@@ -55,7 +55,8 @@ class Event:
     Times are nanoseconds on one clock, counted from the start of the recording. `seq` counts a rank's events in the
     order in which they started; `live` holds the live bytes of every category just after the event ended, on the
     device where the rank computes; if that is a GPU, `host` holds those in main memory.
-    `number` counts the collectives of a `group` from 0, so that the same one can be found on each of its ranks.
+    `number` counts the collectives of a `group` from 0, so that the same one can be found on each of its ranks; those
+    that other threads or callbacks of torch's futures ask for have none.
     `parent` is the `seq` of the collective that a send or a receive belongs to, or that a wait waits for; a send or a
     receive with a parent carries no bytes of its own. A `memory` event with op `peak` is a step's peak so far: `live`
     is what was live at that moment, and `text` the operation that caused it; `host peak` is the same for `host`.

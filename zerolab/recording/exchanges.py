@@ -25,7 +25,7 @@ from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.patches import replace
+from zerolab.recording.patches import counting_callbacks, replace
 from zerolab.recording.wrappers import module_of
 from zerolab.runtime.observers import Call, Observer, watching
 
@@ -45,6 +45,7 @@ class _Thread(local):
     """What a thread is doing: others send meanwhile, such as gloo's, in which a communication hook may go on."""
 
     inside: Draft | None = None  # the engines' collective that is being started or finished
+    called_back = 0  # callbacks of torch's futures that it is in
     comparing = 0  # open comparisons of the ranks, which can be nested: what they send is part of no step
     # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
     newest: Any = None
@@ -72,11 +73,12 @@ class Exchanges(Observer):
         stack.enter_context(replace(record_function, "__enter__", self._open_label))
         stack.enter_context(replace(record_function, "__exit__", self._close_label))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
+        stack.enter_context(counting_callbacks(self._thread))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
         for known in (self._works, self._calls, self._arriving, self._small):
             stack.callback(known.clear)
-        stack.callback(setattr, self._thread, "newest", None)
+        stack.callback(setattr, self, "_thread", _Thread())  # with what each thread keeps alive
 
     # The engines' own collectives.
 
@@ -291,8 +293,9 @@ class Exchanges(Observer):
             shared = {key: inside[key] for key in ("phase", "unit", "group")}
             parent = inside["seq"]
             return self._log.add("collective", op, **shared, dtype=dtype, numel=numel, parent=parent, peer=peer)
-        # Ranks may send and receive different numbers of messages, so only what all of them call is numbered.
-        draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=op not in ("send", "recv"))
+        # Only what all ranks call in one order is numbered, as neither messages are nor what other threads send.
+        numbered = op not in ("send", "recv") and self._log.ledger.is_mine() and not self._thread.called_back
+        draft = self._log_collective(op, tensor, numel, nbytes, ranks, numbered=numbered)
         draft["peer"] = peer
         if sent is not None:
             draft["logical_bytes"] = sent

@@ -13,7 +13,7 @@ cannot be counted: the memory of `to_mkldnn`'s tensors, and what a kernel alloca
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from threading import get_ident
+from threading import _active, _DummyThread, get_ident  # type: ignore[attr-defined]  # private
 from time import monotonic_ns
 
 import torch
@@ -145,7 +145,9 @@ class Ledger:
 
     def is_mine(self) -> bool:
         """Whether this thread may add up: the recorder's, or a GPU's own in autograd, for which that one waits."""
-        return get_ident() == self.thread or _graph_task() != -1
+        # On a CPU, autograd works in whatever thread asks it; its own are none of Python's, but may have a stand-in.
+        here = get_ident()
+        return here == self.thread or (_graph_task() != -1 and isinstance(_active.get(here), _DummyThread | None))
 
     def levels(self) -> dict[str, list[int]]:
         """The current live bytes, by device."""

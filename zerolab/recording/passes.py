@@ -300,6 +300,7 @@ class Passes(Observer):
 
     def _step_of_scaler(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
         result = original(scaler, *args, **keywords)
-        if self._log.current is not None:  # else it was an engine's, which has said so
+        # Without a step it was an engine's, which has said so.
+        if self._log.current is not None and self._log.ledger.is_mine():
             self._log.current.skipped = self._log.current.state is None
         return result

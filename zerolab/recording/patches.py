@@ -9,6 +9,8 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
+
 _ended: WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = WeakKeyDictionary()
 """Of each wrapper whose block is over: what it wrapped, and the owner that had only inherited that."""
 
@@ -53,6 +55,28 @@ def _uncover(owner: Any, name: str) -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
+
+
+@contextmanager
+def counting_callbacks(thread: Any) -> Iterator[None]:
+    """Counts in `thread.called_back`, a thread's own, how many callbacks of torch's futures it is in.
+
+    Chance decides which thread calls one: torch does at once where the future is there already. Those that are added
+    within this block are counted, even after it.
+    """
+
+    def add(original: Callable[..., Any], future: Any, callback: Callable[..., Any]) -> Any:
+        def counted(*given: Any) -> Any:
+            thread.called_back += 1
+            try:
+                return callback(*given)
+            finally:
+                thread.called_back -= 1
+
+        return original(future, counted)
+
+    with replace(torch._C.Future, "then", add), replace(torch._C.Future, "add_done_callback", add):
+        yield
 
 
 def once_computed(

@@ -1,6 +1,7 @@
 """Records what one rank does, from outside: the recorded code does not know about it.
 
-When off, nothing is patched, hooked or watched; everything is installed on entering and removed on leaving.
+When off, nothing is patched, hooked or watched; everything is installed on entering and removed on leaving, but for
+the kernels of `watch_collectives`, which pass on what they get.
 """
 
 import gc

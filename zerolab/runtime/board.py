@@ -7,7 +7,7 @@ rank has died. Imports no torch.
 import mmap
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 IDLE, INSIDE, DONE, FAILED, IN_FLIGHT, ON_DEVICE = range(6)
@@ -216,16 +216,16 @@ def pages(fd: int, world_size: int) -> list[Page]:
     return [Page(host, Page(device), Page(beside)) for host, device, beside in each]
 
 
-def positions(read: Mapping[int, Page]) -> dict[int, Position]:
-    """Where ranks stand; if none of them waits by itself, the calls that their other threads are in come first.
+def positions(read: Mapping[int, Page], running: Collection[int]) -> dict[int, Position]:
+    """Where ranks stand; if none that runs waits by itself, the calls that their other threads are in come first.
 
     A thread that listens for messages or writes a checkpoint is no wait of its rank's, unless nothing else explains why
     the rank stands still.
     """
     own = {rank: page.read() for rank, page in read.items()}
-    if any(position.waits for position in own.values()):
+    if any(own[rank].waits for rank in running):
         return own
-    beside = {rank: page.beside.read() for rank, page in read.items() if page.beside is not None}
+    beside = {rank: page.beside.read() for rank, page in read.items() if rank in running and page.beside is not None}
     return own | {rank: position for rank, position in beside.items() if position.waits}
 
 

@@ -115,7 +115,7 @@ class Call:
         deadline = time.monotonic() + LOOK
         while time.monotonic() < deadline and any(self._ranks.members[rank].asked for rank in self._unfinished()):
             self._take(0.05)
-        positions = board.positions(dict(enumerate(self._ranks.board)))
+        positions = board.positions(dict(enumerate(self._ranks.board)), self._unfinished())
         return [self._standing(member, positions[member.rank]) for member in self._ranks.members]
 
     def _standing(self, member: Member, position: Position) -> Standing:

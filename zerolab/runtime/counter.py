@@ -32,6 +32,13 @@ class _Thread(threading.local):
     position: Position | None = None  # the collective that it is inside
     entry: Entry  # the one that it handed to the device last, or is handing over
 
+    def __init__(self) -> None:
+        self.key = object()  # a thread's ident may be a later one's, too
+
+
+_SETS_UP = ("", "init_process_group", "new_group")
+"""What the main thread may have called last, or nothing, where the training runs in another one."""
+
 
 class _Counter(Observer):
     """This process's own count, on the page that `install` gives it."""
@@ -45,9 +52,9 @@ class _Counter(Observer):
         self._pending: weakref.WeakKeyDictionary[Any, tuple[Position, Entry | None]] = weakref.WeakKeyDictionary()
         self._arriving: dict[int, Position] = {}  # by the address that a functional collective fills
         self._native: dict[int, Position] = {}  # started by native code and not complete, oldest first
-        self._owner = threading.get_ident()  # the thread that was the last to ask for a collective of all ranks
-        self._last = Position()  # what it noted last; while native code's is under way the page shows that
-        self._beside: dict[int, Position] = {}  # calls that other threads are in, oldest first
+        self._main = self._owner = self._thread.key  # whose calls are the rank's
+        self._last = Position()  # what the owner noted last; while native code's is under way the page shows that
+        self._beside: dict[object, Position] = {}  # calls that other threads are in, oldest first
         self._writing = threading.RLock()  # a thread of the backend's tells when native code's is complete
         self.enqueued: Enqueued | None = None  # None on the CPU, where a call that has returned is done
         self.order: Order | None = None  # None where messages have names, as gloo's have
@@ -58,7 +65,8 @@ class _Counter(Observer):
             noted.clear()
         with self._writing:
             self._native, self._beside = {}, {}
-            self._owner, self._last = threading.get_ident(), Position()
+            self._main = self._owner = self._thread.key
+            self._last = Position()
             for page in filter(None, (self.page, self.page.beside)):
                 page.reset()
         for each in (self.enqueued, self.order):
@@ -113,7 +121,7 @@ class _Counter(Observer):
 
     def store(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Wait for a key of a store, unless that is part of a noted call, or another thread's, which only listens."""
-        if self._thread.position is not None or threading.get_ident() != self._owner:
+        if self._thread.position is not None or not (self._thread.key is self._owner or self._speaks()):
             return function(*args, **kwargs)
         self.page.write_place(*stack.locate(sys._getframe(1)))
         with self._inside(Position(INSIDE, f"store.{name}")):
@@ -181,16 +189,16 @@ class _Counter(Observer):
     def _enter(self, name: str, numbered: bool, request: Request, travels: str = "") -> Position:
         """Notes where a call begins. Raises RuntimeError if another rank has asked for another one instead."""
         members, numel, itemsize, peer, group = request
-        number = self._next[circle := (members, group)] if numbered else None
         order = self.order if self.order is not None and dist.is_initialized() else None
         travels = travels if order is not None else ""
-        position = Position(INSIDE, name, number, 0, numel, itemsize, members, peer, travels, group)
         place = stack.locate(sys._getframe(2))
         with self._writing:
-            if numbered and circle == (0, 0) and self._last.state != INSIDE:
-                self._owner = threading.get_ident()
+            if self._thread.key is not self._owner:
+                self._speaks(of_all=numbered and members == group == 0)
+            number = self._next[members, group] if numbered else None
+            position = Position(INSIDE, name, number, 0, numel, itemsize, members, peer, travels, group)
             if numbered:
-                self._next[circle] += 1
+                self._next[members, group] += 1
                 self.page.enter(position)
         self._write_place(place)
         if numbered and order is not None:
@@ -228,20 +236,40 @@ class _Counter(Observer):
 
     def _write(self, position: Position) -> None:
         """Write a position, which for a thread beside the rank's own goes to a page beside the rank's."""
-        thread = threading.get_ident()
         with self._writing:
-            if thread == self._owner:
+            if self._thread.key is self._owner or self._speaks():
                 self._last = position
                 self._show()
-            elif self.page.beside is not None:
-                self._beside.pop(thread, None)
-                if position.state == INSIDE:
-                    self._beside[thread] = position._replace(state=IN_FLIGHT)  # the rank may compute meanwhile
-                self.page.beside.write(next(iter(self._beside.values()), Position()))
+            else:
+                self._write_beside(self._thread.key, position)
+
+    def _write_beside(self, thread: object, position: Position) -> None:
+        self._beside.pop(thread, None)
+        if position.state == INSIDE:
+            self._beside[thread] = position._replace(state=IN_FLIGHT)  # the rank may compute meanwhile
+        if self.page.beside is not None:
+            self.page.beside.write(next(iter(self._beside.values()), Position()))
 
     def _write_place(self, place: Place) -> None:
-        if threading.get_ident() == self._owner:  # another thread's line is not where the rank stands
+        if self._thread.key is self._owner or self._speaks():  # another thread's line is not where the rank stands
             self.page.write_place(*place)
+
+    def _speaks(self, *, of_all: bool = False) -> bool:
+        """Whether this thread's calls are the rank's own: the main thread's always, another's if that only sets up.
+
+        And always those of autograd's threads, which Python has not started: they run a part of a backward.
+        """
+        if torch._C._current_graph_task_id() != -1 and isinstance(threading.current_thread(), threading._DummyThread):
+            return True
+        thread = self._thread.key
+        with self._writing:
+            if thread is self._main and self._owner is not thread:
+                self._write_beside(self._owner, self._last)
+                self._owner, self._last = thread, Position()
+            elif of_all and self._last.state != INSIDE:
+                is_free = self._owner is not self._main or self._last.name in _SETS_UP
+                self._owner = thread if is_free else self._owner
+            return self._owner is thread
 
     def _pass(self, position: Position) -> None:
         """Note what native code has begun, in whatever thread; the rank's own may be inside another call."""
@@ -289,7 +317,6 @@ def finish() -> None:
 
 
 _stack = ExitStack()  # never closed: in place for as long as the process lives
-_libraries: list[Any] = []  # likewise: kernels go with their library
 
 
 def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
@@ -300,7 +327,8 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
     from torch.distributed import _functional_collectives as functional
     from torch.distributed import distributed_c10d
 
-    _counter.page, _counter.others, _counter._owner = page, others or {}, threading.get_ident()
+    _counter.page, _counter.others = page, others or {}
+    _counter._main = _counter._owner = _counter._thread.key
     _stack.enter_context(watching(_counter))
     noted: list[tuple[Any, str, Callable[..., Any]]] = [
         *(([distributed_c10d, dist], name, partial(_counter.call, name, True)) for name in requests.COLLECTIVES),
@@ -314,34 +342,7 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
     for name in ("get", "wait"):
         _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
     _stack.enter_context(replace(functional, "wait_tensor", _counter.wait_tensor))
-    _watch_native_code()
-
-
-def _watch_native_code() -> None:
-    """Count what native code starts by itself, C++ DDP's reducer above all: no function of Python's is called there.
-
-    It passes through torch's dispatcher as `c10d` operations. A kernel of ours at its autograd level, where c10d has
-    none, sees them and hands them on. That costs some 30 microseconds an operation and nothing where there is none; a
-    dispatch mode, which a recorder uses, would cost that for every operation of the step.
-    """
-    # Once in a process: a kernel that is registered twice for one key is an error.
-    library = torch.library.Library("c10d", "IMPL")
-    _libraries.append(library)
-    for operation, name in requests.NATIVE_OPERATIONS.items():
-        overload = getattr(torch.ops.c10d, operation).default
-        for key in ("AutogradCPU", "AutogradCUDA"):
-            library.impl(operation, _counted(overload, name), key, with_keyset=True)
-
-
-def _counted(overload: Any, name: str) -> Callable[..., Any]:
-    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
-        follow = _counter.start_native(name, args)
-        result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
-        if follow is not None:
-            follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))
-        return result
-
-    return kernel
+    requests.watch_native_code(_counter.start_native)
 
 
 def _address(tensor: torch.Tensor) -> int:

@@ -73,7 +73,7 @@ class HangWatch:
         if now < self._next:
             return None
         self._next = now + _INTERVAL
-        positions = board.positions({rank: self._ranks.board[rank] for rank in unfinished})
+        positions = board.positions({rank: self._ranks.board[rank] for rank in unfinished}, unfinished)
         self._ranks.ask(unfinished)  # which makes them look at their devices, too
         if set(unfinished) != self._unfinished:  # one has returned, and may just have given the others what they need
             self._unfinished, self._changed = set(unfinished), now
@@ -127,7 +127,7 @@ class Helpers:
     Or what else `spent` counts: the CPU time of each, in nanoseconds, for a process id.
     """
 
-    def __init__(self, spent: "Callable[[int], dict[Path, int]] | None" = None) -> None:
+    def __init__(self, spent: Callable[[int], dict[Path, int]] | None = None) -> None:
         self._spent = spent or _spent_by_helpers
         self._last: dict[int, tuple[float, dict[Path, int]]] = {}
 

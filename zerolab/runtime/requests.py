@@ -33,6 +33,7 @@ NATIVE_OPERATIONS = {
 _SIZED = ("tensor", "flat", "input_tensor", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
+_libraries: list[Any] = []  # for as long as the process lives: kernels go with their library
 
 
 class Request(NamedTuple):
@@ -100,11 +101,42 @@ def request_of_native(args: tuple[Any, ...]) -> Request:
     return Request(members, numel, tensors[0].element_size(), group=number)
 
 
+def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:
+    """Tell of what native code starts by itself, C++ DDP's reducer above all: no function of Python's is called there.
+
+    It passes through torch's dispatcher as `c10d` operations. A kernel of ours at its autograd level, where c10d has
+    none, sees them and hands them on. That costs some 30 microseconds an operation and nothing where there is none; a
+    dispatch mode, which a recorder uses, would cost that for every operation of the step.
+
+    Args:
+        start: is given a name and arguments; what it returns, if anything, is called with the Work.
+    """
+    # Once in a process: a kernel that is registered twice for one key is an error.
+    library = torch.library.Library("c10d", "IMPL")
+    _libraries.append(library)
+    for operation, name in NATIVE_OPERATIONS.items():
+        overload = getattr(torch.ops.c10d, operation).default
+        for key in ("AutogradCPU", "AutogradCUDA"):
+            library.impl(operation, _told(overload, name, start), key, with_keyset=True)
+
+
+def _told(overload: Any, name: str, start: Callable[..., Callable[[Any], None] | None]) -> Callable[..., Any]:
+    def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        follow = start(name, args)
+        result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+        if follow is not None:
+            follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))
+        return result
+
+    return kernel
+
+
 def circle_of(group: Any) -> tuple[int, int]:
     """A group's ranks as a page of the board has them, 0 for all; and torch's number of it, 0 for the default group.
 
-    Torch counts groups as they are made, by all ranks alike. Those that some ranks make without the others have no
-    number, but a name that the ranks may not agree on.
+    Torch counts groups as `new_group` makes them, by all ranks alike. Those that some ranks make without the others, or
+    `split_group` makes, have no number, but a name that the ranks may not agree on: those of the same ranks are
+    not told apart.
 
     Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
     """

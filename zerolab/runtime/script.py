@@ -10,7 +10,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib.abc import InspectLoader
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -57,7 +56,7 @@ def run(options: argparse.Namespace) -> None:
             if b"\0" in source:  # it is an archive, or compiled
                 runpy.run_path(options.script, run_name="__main__")
                 return
-            code = compile(source, path, "exec")
+            code = compile(source, path, "exec", dont_inherit=True)
             vars(main).update(__loader__=SourceFileLoader("__main__", str(path)), __file__=str(path), __cached__=None)
         sys.modules["__main__"] = main
         exec(code, vars(main))  # noqa: S102  (it is what the person asked for)
@@ -69,7 +68,8 @@ def _module(name: str) -> tuple[ModuleSpec, CodeType]:
     if spec is not None and spec.submodule_search_locations is not None:
         name = f"{name}.__main__"
         spec = importlib.util.find_spec(name)
-    code = spec.loader.get_code(name) if spec is not None and isinstance(spec.loader, InspectLoader) else None
+    get_code = getattr(spec and spec.loader, "get_code", None)  # a zip's loader is no `InspectLoader`
+    code = get_code(name) if get_code is not None else None
     if spec is None or code is None:
         raise ImportError(f"there is no module {name!r} that could be run")
     return spec, code

@@ -12,7 +12,7 @@ as the unit of a bucket that holds gradients of several, is left out, never gues
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from zerolab.trace.parts import Parts
 from zerolab.trace.window import Window
 
 PATIENCE = 60.0  # seconds that rank 0 waits for the others' parts
+MANY = 20_000  # events: to write more takes longer than a third of a second, and the training goes on meanwhile
 NO_STEPS = (
     "a step ends with the update of an optimizer from torch.optim; in processes that the script starts by itself, as "
     "with mp.spawn, nothing is recorded: start such ranks with torchrun"
@@ -65,13 +66,17 @@ def recording(
     window = Window(first, last, told.finished, times_only=times_only)
     prints: AbstractContextManager[Any] = nullcontext()
     from zerolab.difference.prints import folder_of
-    from zerolab.difference.watch import Fingerprints
 
     if fingerprints:
+        from zerolab.difference.watch import Fingerprints
+
         prints = Fingerprints(folder_of(parts.out), steps)
     else:
-        for older in folder_of(parts.out).glob("rank-*.json"):  # of another run: this one's recording has none
-            older.unlink(missing_ok=True)
+        try:
+            for older in folder_of(parts.out).glob("rank-*.json"):  # of another run: this one's recording has none
+                older.unlink(missing_ok=True)
+        except OSError as error:
+            print(f"zerolab: fingerprints of an earlier run stay beside this one's recording: {error}", file=sys.stderr)
     with leaving(lambda: told.interrupted(window.so_far())), ExitStack() as ending:
         ending.callback(lambda: told.ended(rank, window.steps))
         ending.enter_context(prints)
@@ -99,8 +104,13 @@ class _Told:
         if not mine.complete:
             self._leave(mine)
             return
-        # A long recording takes long to write, and the training goes on meanwhile.
-        self._writing = threading.Thread(target=self._write, args=(mine,), daemon=True)
+        if len(mine.events) > MANY:
+            self._go_on_with(self._write, mine)
+        elif self._has_written(mine) and mine.rank == 0:  # it is on the disk if the script now ends by os._exit
+            self._go_on_with(self._merge, mine.world_size, PATIENCE, self._hurry)
+
+    def _go_on_with(self, target: Callable[..., None], *arguments: Any) -> None:
+        self._writing = threading.Thread(target=target, args=arguments, daemon=True)
         self._writing.start()
 
     def interrupted(self, mine: RankRecording | None) -> None:

@@ -56,7 +56,8 @@ def _let_go() -> None:
             signal.set_wakeup_fd(descriptor)  # somebody else's, by now
         if signal.getsignal(signal.SIGTERM) is _pass_on:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        os.close(_writing.pop())
+        with suppress(OSError):  # the script may have closed all descriptors
+            os.close(_writing.pop())
 
 
 @cache
@@ -84,17 +85,22 @@ def _begin_child() -> None:
 def _pass_on(signum: int, _: Any) -> None:
     """Stands for the default; the second of two bytes for one signal is never read."""
     for writer in _writing:
-        with suppress(BlockingIOError):
+        try:
             os.write(writer, bytes([signum]))
+        except BlockingIOError:
+            pass
+        except OSError:  # the script has closed it, and nobody listens any more
+            os._exit(128 + signum)
 
 
 def _listen(reader: int, write: Callable[[], None]) -> None:
-    while received := os.read(reader, 1):
-        if received[0] == signal.SIGTERM:
-            try:
-                write()
-            finally:
-                # The handler of the script, if it has set one since, decides; else it ends, as it would have.
-                if signal.getsignal(signal.SIGTERM) is _pass_on:
-                    os._exit(128 + signal.SIGTERM)
-    os.close(reader)
+    with suppress(OSError):  # the script may have closed all descriptors
+        while received := os.read(reader, 1):
+            if received[0] == signal.SIGTERM:
+                try:
+                    write()
+                finally:
+                    # The handler of the script, if it has set one since, decides; else it ends, as it would have.
+                    if signal.getsignal(signal.SIGTERM) is _pass_on:
+                        os._exit(128 + signal.SIGTERM)
+        os.close(reader)

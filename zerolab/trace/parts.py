@@ -67,10 +67,11 @@ class Parts:
                 return None
             merged = _merged(found)
             merged.save(self.out)
-            if len(merged.ranks) == merged.world_size:
-                shutil.rmtree(self.folder)
-            else:
-                files.write_text(done, names)
+            with suppress(OSError, ValueError):  # the recording is there; the same parts may be merged once more
+                if len(merged.ranks) == merged.world_size:
+                    shutil.rmtree(self.folder)
+                else:
+                    files.write_text(done, names)
             return merged
 
 

@@ -32,6 +32,7 @@ class Notes:
             elif os.fstat(descriptor).st_size != _BYTES:
                 raise ValueError(f"{str(path)!r} is not what a rank writes under zerolab.why: name another folder")
             (self.page,) = board.pages(descriptor, 1)
+            self.file = os.fstat(descriptor).st_ino
             self._memory = memoryview(mmap.mmap(descriptor, _BYTES))
         finally:
             os.close(descriptor)

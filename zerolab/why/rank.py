@@ -28,10 +28,13 @@ LOOKS = 8  # three quarters of them must find Python's lock taken for a loop in 
 GIVES_UP = 0.02  # seconds without Python's lock: on a busy machine a loop needs about as long for a core to take it on
 MOST_PLACES = 10_000  # stacks that are remembered between two collectives
 # By torchrun, Open MPI's and MPICH's mpirun, and srun, below which an mpirun may run: it comes last.
-_RANK = "RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"
-_RANKS = "WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"
-_LOCAL_RANK = "LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID"
-_LOCAL_RANKS = "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS", "SLURM_STEP_TASKS_PER_NODE"
+# Of Slurm's numbers those of a step: a batch script, or the shell of an allocation, is one process of no step.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "SLURM_STEP_TASKS_PER_NODE"),
+)
 _STDLIB = str(Path(os.__file__).parent)
 _LONGEST = 1_000  # characters of an error, of a line
 
@@ -51,7 +54,7 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
     if speaker.is_first:
         (folder / HANG).unlink(missing_ok=True)  # of an earlier run
         run, world_size = speaker.about["run"], speaker.about["world_size"]
-        options = Options(str(folder.resolve()), _job(), run, world_size, timeout, end)
+        options = Options(str(folder.resolve()), _job(), run, world_size, timeout, end, speaker.about["born"])
         # In its own session: torchrun ends its ranks' process groups, and this process still has something to say then.
         command = [sys.executable, "-m", "zerolab.why.watch", json.dumps(options)]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
@@ -71,9 +74,11 @@ def launched(said: Mapping[str, str]) -> tuple[int, int, int, int]:
 
     A launcher that says nothing of nodes has started all ranks on this one.
     """
-    rank, total, local_rank, local = (
-        next(filter(None, map(said.get, names)), None) for names in (_RANK, _RANKS, _LOCAL_RANK, _LOCAL_RANKS)
-    )
+    asked = [[said.get(name) for name in names] for names in _LAUNCHERS]
+    known = [*(each for each in asked if all(each[:2])), ["0", "1", None, None]]
+    # A script may set RANK by what srun told it, which tells what is then missing, too.
+    same = [each for each in known if each[:2] == known[0][:2]]
+    rank, total, local_rank, local = (next(filter(None, column), None) for column in zip(*same, strict=True))
     number, ranks = int(rank or 0), int(total or 1)
     # Slurm counts tasks node by node: 4(x2),3 are two nodes of four and one of three.
     nodes = [

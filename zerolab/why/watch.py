@@ -46,6 +46,7 @@ class Options(NamedTuple):
     world_size: int
     timeout: float
     end: bool
+    born: int = 0  # when the rank that has started this began
 
 
 def born(pid: int) -> int:
@@ -139,16 +140,30 @@ class _Ranks:
         return self._options.world_size - self.local
 
     def find(self) -> None:
-        """Looks for ranks that have begun since."""
+        """Looks for ranks that have begun since, also in the place of one that was an earlier run's."""
         for rank, path in in_folder(Path(self._options.folder)).items():
-            if rank not in self.members:
-                with contextlib.suppress(OSError, ValueError):
-                    notes = Notes(path)
-                    said = notes.said()
-                    # Each may have a parent of its own, such as a shell; what an earlier run has left has ended.
-                    lives = (born(said.get("pid", 0)) or -1) == said.get("born")
-                    if lives or said.get("run") == self._options.run:
-                        self.members[rank], self.local = _Rank(notes, said, self._options.timeout), said["local"]
+            with contextlib.suppress(OSError, ValueError):
+                member = self.members.get(rank)
+                if member is not None and member.notes.file == path.stat().st_ino:
+                    continue
+                notes = Notes(path)
+                said = notes.said()
+                if self._is_ours(rank, said) and (member is None or self._apart(said) < self._apart(member.said)):
+                    self.members[rank], self.local = _Rank(notes, said, self._options.timeout), said["local"]
+
+    def _is_ours(self, rank: int, said: dict[str, Any]) -> bool:
+        """Whether a rank of this run says so."""
+        size = self._options.world_size
+        if rank >= size or said.get("world_size") != size:
+            return False
+        # Each may have a parent of its own, such as a shell. What an earlier run has left has ended, or hangs.
+        lives = (born(said["pid"]) or -1) == said["born"]
+        begins = self._options.born - COMES_LATE * os.sysconf("SC_CLK_TCK")
+        return bool(said["run"] == self._options.run or (lives and said["born"] >= begins))
+
+    def _apart(self, said: dict[str, Any]) -> int:
+        """How long before or after the first rank it began."""
+        return int(abs(said["born"] - self._options.born))
 
     def ask(self, ranks: Collection[int]) -> None:
         for rank in ranks:
@@ -170,9 +185,13 @@ class _Ranks:
                     member.ending = Outcome(rank, kind, {"peer": member.said.get("peer", False)}, when)
         return [rank for rank, member in self.members.items() if member.ending is None]
 
+    def positions(self) -> dict[int, Position]:
+        """Where the ranks of this node are."""
+        return board.positions(self.board, [rank for rank, member in self.members.items() if member.ending is None])
+
     def standings(self) -> list[Standing]:
         """Where every rank of the run stands, those included that are not known."""
-        missing, at = ELSEWHERE if self.elsewhere else NEVER, board.positions(self.board)
+        missing, at = ELSEWHERE if self.elsewhere else NEVER, self.positions()
         return [
             self.members[rank].standing(rank, at[rank]) if rank in at else Standing(rank, missing, Position())
             for rank in range(self._options.world_size)
@@ -214,10 +233,10 @@ class Watch:
             time.sleep(TICK)
 
     def _look_at_waits(self, unfinished: list[int]) -> None:
-        positions = board.positions(self._ranks.board)
+        own = {rank: page.read() for rank, page in self._ranks.board.items()}
         if self._told is not None:
-            # An error that ends a wait is no step forward.
-            if any(now != self._told[1].get(rank) and now.state != FAILED for rank, now in positions.items()):
+            # An error that ends a wait is no step forward, nor is what another thread than a rank's own goes on with.
+            if any(now != self._told[1].get(rank) and now.state != FAILED for rank, now in own.items()):
                 self._tell(self._told[0], GO_ON)
                 self._nodes.forget()
                 self._told = None
@@ -225,7 +244,7 @@ class Watch:
         stuck = self._hang.look(unfinished) if unfinished else None
         if stuck is None:
             return
-        waited = time.monotonic() - positions[stuck].since / 1e9
+        waited = time.monotonic() - self._ranks.positions()[stuck].since / 1e9
         remarks = {rank: member.remark for rank, member in self._ranks.members.items() if member.remark}
         standings, calls = self._ranks.standings(), dict(self._ranks.calls())
         if self._ranks.elsewhere:
@@ -236,7 +255,7 @@ class Watch:
         found = verdict.of_hang(standings, calls, waited, remarks)
         if found is not None:
             self._tell(found)
-            self._told = found, positions
+            self._told = found, own
             if self._options.end:
                 self._end(unfinished)
 
