@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from zerolab import Cluster
 from zerolab.engines import collectives
 from zerolab.recording.recorder import Recorder
 
@@ -17,6 +18,22 @@ def sends(recording, rank):
     """The collectives of one rank that are part of no other: word, elements, bytes."""
     events = [event for event in recording.rank(rank).events if event.kind == "collective" and event.parent is None]
     return sorted((event.op, event.numel, event.logical_bytes) for event in events)
+
+
+def test_a_collective_takes_its_usual_way_until_another_thread_can_communicate():
+    def has_kernel():
+        return torch._C._dispatch_has_kernel_for_dispatch_key("c10d::allreduce_", "ADInplaceOrView")
+
+    def ask():
+        with Recorder() as recorder:
+            dist.all_reduce(torch.ones(4))
+            found = [has_kernel()]
+            threading.Thread(target=bool).start()
+            found.append(has_kernel())
+        return found, len([event for event in recorder.finish().events if event.kind == "collective"])
+
+    with Cluster(1, device="cpu") as cluster:
+        assert cluster.run(ask) == [([False, True], 1)]
 
 
 def send_from_other_threads(mode):

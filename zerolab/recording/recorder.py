@@ -1,12 +1,14 @@
 """Records what one rank does, from outside: the recorded code does not know about it.
 
 When off, nothing is patched, hooked or watched; everything is installed on entering and removed on leaving, but for
-the kernels of `watch_collectives`, which pass on what they get.
+the kernels of `watch_collectives`, which pass on what they get. They take time of each collective; where bytes are
+recorded, they are not there until another thread can communicate.
 """
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain, compress
 from threading import get_ident
 from time import monotonic_ns
@@ -23,7 +25,7 @@ from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
-from zerolab.recording.patches import replace
+from zerolab.recording.patches import before_others_communicate, replace
 from zerolab.recording.sources import Sources
 from zerolab.runtime.observers import holders, within
 
@@ -94,7 +96,8 @@ class Recorder:
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
                 watch = stack.enter_context(Watch(self._log, self._exchanges.communicate, above=self._simulated))
                 if not self._simulated:  # or what is simulated is seen twice
-                    watch_collectives(self._exchanges.communicate, stack, but=watch.is_here)
+                    see = partial(watch_collectives, self._exchanges.communicate, stack, but=watch.is_here)
+                    before_others_communicate(see, stack)
             undo.pop_all()
         return self
 

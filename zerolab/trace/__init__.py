@@ -110,7 +110,7 @@ class _Told:
             self._go_on_with(self._merge, mine.world_size, PATIENCE, self._hurry)
 
     def _go_on_with(self, target: Callable[..., None], *arguments: Any) -> None:
-        self._writing = threading.Thread(target=target, args=arguments, daemon=True)
+        self._writing = threading.Thread(target=target, args=arguments, name="zerolab-writing", daemon=True)
         self._writing.start()
 
     def interrupted(self, mine: RankRecording | None) -> None:

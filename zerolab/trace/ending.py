@@ -35,7 +35,7 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
     _look_at_forks()
     signal.signal(signal.SIGTERM, _pass_on)
     _writing.append(writer)
-    threading.Thread(target=_listen, args=(reader, write), daemon=True).start()
+    threading.Thread(target=_listen, args=(reader, write), name="zerolab-ending", daemon=True).start()
     try:
         yield
     finally:
