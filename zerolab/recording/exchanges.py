@@ -18,14 +18,14 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerolab.recording import c10d
+from zerolab.recording import c10d, others
 from zerolab.recording.aliases import with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import Phase, SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
-from zerolab.recording.patches import counting_callbacks, replace
+from zerolab.recording.patches import replace
 from zerolab.recording.wrappers import module_of
 from zerolab.runtime.observers import Call, Observer, watching
 
@@ -73,7 +73,7 @@ class Exchanges(Observer):
         stack.enter_context(replace(record_function, "__enter__", self._open_label))
         stack.enter_context(replace(record_function, "__exit__", self._close_label))
         stack.enter_context(replace(dist.Work, "wait", self._wait_work))
-        stack.enter_context(counting_callbacks(self._thread))
+        stack.enter_context(others.counting_callbacks(self._thread))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
         for known in (self._works, self._calls, self._arriving, self._small):

@@ -1,16 +1,14 @@
 """Wrapping functions of torch or of Python for a while.
 
 Only other people's code is patched, and only here; our own tells its observers (`zerolab.runtime.observers`).
+No torch is imported: the site's pages check answers without it.
 """
 
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
-
-import torch
 
 _ended: WeakKeyDictionary[Callable[..., Any], tuple[Any, Any]] = WeakKeyDictionary()
 """Of each wrapper whose block is over: what it wrapped, and the owner that had only inherited that."""
@@ -56,52 +54,6 @@ def _uncover(owner: Any, name: str) -> None:
             delattr(owner, name)
         else:
             setattr(owner, name, original)
-
-
-def before_others_communicate(begin: Callable[[], None], stack: ExitStack) -> None:
-    """Calls `begin` once, at once or until `stack` is closed: before another thread than this one may communicate.
-
-    That is one of Python's, or one of gloo's that calls back; not one of zerolab's own.
-    """
-    begun: dict[str, object] = {}
-
-    def note(original: Callable[..., Any], owner: Any, *args: Any, **keywords: Any) -> Any:
-        mine = object()
-        if not _is_zerolabs(owner) and begun.setdefault("by", mine) is mine:
-            begin()
-        return original(owner, *args, **keywords)
-
-    for other in threading.enumerate():
-        if other is not threading.current_thread() and not isinstance(other, threading._DummyThread):
-            note(lambda _: None, other)
-    for kind, name in ((threading.Thread, "start"), (torch._C.Future, "then"), (torch._C.Future, "add_done_callback")):
-        stack.enter_context(replace(kind, name, note))
-
-
-def _is_zerolabs(owner: Any) -> bool:
-    return isinstance(owner, threading.Thread) and owner.name.startswith("zerolab")
-
-
-@contextmanager
-def counting_callbacks(thread: Any) -> Iterator[None]:
-    """Counts in `thread.called_back`, a thread's own, how many callbacks of torch's futures it is in.
-
-    Chance decides which thread calls one: torch does at once where the future is there already. Those that are added
-    within this block are counted, even after it.
-    """
-
-    def add(original: Callable[..., Any], future: Any, callback: Callable[..., Any]) -> Any:
-        def counted(*given: Any) -> Any:
-            thread.called_back += 1
-            try:
-                return callback(*given)
-            finally:
-                thread.called_back -= 1
-
-        return original(future, counted)
-
-    with replace(torch._C.Future, "then", add), replace(torch._C.Future, "add_done_callback", add):
-        yield
 
 
 def once_computed(

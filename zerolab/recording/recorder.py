@@ -23,9 +23,10 @@ from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import Membership, describe, membership
 from zerolab.recording.ledger import Ledger
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.others import before_others_communicate
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
-from zerolab.recording.patches import before_others_communicate, replace
+from zerolab.recording.patches import replace
 from zerolab.recording.sources import Sources
 from zerolab.runtime.observers import holders, within
 

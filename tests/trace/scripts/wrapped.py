@@ -47,6 +47,8 @@ def main(system, how="", who="-1"):
     else:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     for step in range(1, 7):
+        if step == 3 and how:
+            dist.barrier()  # one that ends while others still exchange gradients of step 2 would take it from them
         if step == 3 and rank == int(who):
             if how == "raise":
                 raise ValueError("a bad batch")
