@@ -178,8 +178,7 @@ def plan(
             no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; of bytes alone, for seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), or by one kernel ("fused"); Megatron's own is in fp32 and in place, whichever of the first two is
-            chosen. Of bytes alone, for seconds are those of "fp32".
+            do; Megatron, in either case, in fp32 and in place), or by one kernel ("fused"); of bytes alone, as above.
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.

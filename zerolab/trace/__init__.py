@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import files
+from zerolab.difference.prints import folder_of
 from zerolab.recording.events import RankRecording, count
 from zerolab.trace.ending import leaving
 from zerolab.trace.parts import Parts
@@ -65,8 +66,6 @@ def recording(
     told = _Told(parts, first, last, fingerprints=fingerprints)
     window = Window(first, last, told.finished, times_only=times_only)
     prints: AbstractContextManager[Any] = nullcontext()
-    from zerolab.difference.prints import folder_of
-
     if fingerprints:
         from zerolab.difference.watch import Fingerprints
 
