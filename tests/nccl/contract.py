@@ -424,8 +424,8 @@ def _is_called_by(function):
 def _asked_by_python():
     """Whether Python asked for the collective that is being handed over, and so has to wait for it in Python."""
     frame = sys._getframe(2)
-    # The counter's kernel lies between, a recorder's mode, and what calls torch's dispatcher.
-    ours = ("runtime/counter.py", "recording/exchanges.py", "recording/dispatch.py")
+    # The kernel that notes what native code starts lies between, a recorder's mode, and what calls torch's dispatcher.
+    ours = ("runtime/requests.py", "recording/exchanges.py", "recording/dispatch.py")
     between = (__file__, "torch/_ops.py", *ours)
     while frame is not None and frame.f_code.co_filename.endswith(between):
         frame = frame.f_back
