@@ -225,6 +225,17 @@ def test_a_script_that_takes_a_signal_for_a_reason_to_save_and_goes_on_leaves_al
     assert Recording.load(tmp_path / "own.json").info.steps == 4
 
 
+def test_a_rank_that_is_ended_between_two_steps_leaves_the_one_before_them_whole(tmp_path):
+    run_alone(tmp_path, LOOP.replace("(1, 2)", "(1, 1)"))
+    whole = Recording.load(tmp_path / "own.json").ranks[0].info
+    ended = "os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(9)\n        loss_of"
+    script = LOOP.replace("        loss_of", f"        if step == 1:\n            {ended}")
+    run_alone(tmp_path, "import os, signal, time\n" + script)
+    left = Recording.load(tmp_path / "own.json").ranks[0].info
+    assert (left.steps, left.logical_bytes, left.peaks) == (whole.steps, whole.logical_bytes, whole.peaks)
+    assert whole.operations[0] - left.operations[0] == 2  # the next batch is made before the forward that ends a step
+
+
 def test_a_rank_that_is_ended_within_the_steps_says_that_it_leaves_no_fingerprints(tmp_path):
     ended = "os.kill(os.getpid(), signal.SIGTERM)\n            time.sleep(9)\n        loss_of"
     script = LOOP.replace("        loss_of", f"        if step == 2:\n            {ended}").replace(
@@ -232,7 +243,7 @@ def test_a_rank_that_is_ended_within_the_steps_says_that_it_leaves_no_fingerprin
     )
     done = run_alone(tmp_path, "import os, signal, time\n" + script)
     assert "zerolab: no fingerprints came from rank 0: it was ended" in done.stderr
-    assert Recording.load(tmp_path / "own.json").info.steps == 1
+    assert Recording.load(tmp_path / "own.json").info.steps == 2
 
 
 def test_a_rank_that_is_ended_while_it_leaves_what_it_has_still_leaves_it(tmp_path):

@@ -29,8 +29,8 @@ def membership(known: Membership) -> Membership:
     return Membership(dist.get_rank(), dist.get_world_size(), dist.get_backend())
 
 
-def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) -> RankInfo:
-    """The figures of the run so far."""
+def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membership, started_ns: int) -> RankInfo:
+    """The figures of the run so far, of which these steps are over."""
     units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
     # Joined where a model mixes them; no closed form has that name, so `_formula` gives None.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
@@ -51,15 +51,15 @@ def describe(log: Log, ownership: Ownership, at: Membership, started_ns: int) ->
         formula=_formula(ownership, num_params, trained, at.world_size, precision),
         torch=torch.__version__,
         times_only=log.times_only,
-        steps=len(log.steps),
+        steps=len(steps),
         started_ns=started_ns,
-        logical_bytes=[sent[step.number] for step in log.steps],
-        wire_bytes=[step.wire_bytes for step in log.steps],
-        operations=[] if log.times_only else [step.operations for step in log.steps],
-        card=[step.card for step in log.steps if step.card is not None],
+        logical_bytes=[sent[step.number] for step in steps],
+        wire_bytes=[step.wire_bytes for step in steps],
+        operations=[] if log.times_only else [step.operations for step in steps],
+        card=[step.card for step in steps if step.card is not None],
         losses=[loss if isinstance(loss, float) else None for loss in log.losses],
         updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(log.steps, log.device, had_state=ownership.had_state) if log.steps and not log.times_only else {}),
+        **(_figures(steps, log.device, had_state=ownership.had_state) if steps and not log.times_only else {}),
     )
 
 

@@ -3,7 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic_ns
 from typing import Any
 
@@ -188,23 +188,35 @@ class Log:
         """
         current = self.current
         # The update is what makes a step: several backwards before it are micro-batches.
-        if current is None or not (current.is_updated or is_skipped):
-            return
-        self.current = None
-        tallies = self.ledger.tallies.items()
-        current.peak = {device: tally.peak for device, tally in tallies}
-        current.peaks = {
+        if current is not None and (current.is_updated or is_skipped):
+            self.current = None
+            self.steps.append(self._measured(current))
+
+    def steps_over(self) -> list[StepFigures]:
+        """The finished steps, and one that nothing follows so far; any thread may ask, while no update is going on."""
+        current = self.current
+        return [*self.steps, self._measured(current)] if current is not None and current.is_updated else self.steps
+
+    def _measured(self, step: StepFigures) -> StepFigures:
+        """The step with what was measured of it until now."""
+        tallies, sent = [*self.ledger.tallies.items()], bytes_sent()
+        peaks = {
             phase: {device: tally.phases[phase].live for device, tally in tallies if phase in tally.phases}
             for phase in PHASES
             if phase in self.ledger.host.phases
         }
-        current.operations = self.operations - current.operations
-        sent, before = bytes_sent(), current.wire_bytes
-        current.wire_bytes = None if sent is None or before is None else sent - before
+        card = None
         if self.card is not None:
             peak, older = self.ledger.tallies[self.device].peak_total, self.ledger.older(self.device)
-            current.card = self.card.read() | {"ledger": peak, "older": older}
-        self.steps.append(current)
+            card = self.card.read() | {"ledger": peak, "older": older}
+        return replace(
+            step,
+            peak={device: tally.peak for device, tally in tallies},
+            peaks=peaks,
+            operations=self.operations - step.operations,
+            wire_bytes=None if sent is None or step.wire_bytes is None else sent - step.wire_bytes,
+            card=card,
+        )
 
     def enter(self, phase: Phase) -> None:
         """Enters a phase of the step."""

@@ -98,6 +98,11 @@ class Passes(Observer):
                 hooks[other] = hooks.pop(other)
             self._stack.callback(handle.remove)
 
+    @property
+    def is_updating(self) -> bool:
+        """Whether an update has begun and not yet ended."""
+        return self._is_updating or bool(self._updating)
+
     def under_way(self) -> list[Draft]:
         """The passes and updates that have begun and not ended."""
         passes = [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]

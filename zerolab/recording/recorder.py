@@ -22,7 +22,7 @@ from zerolab.recording.events import CATEGORIES, RankRecording
 from zerolab.recording.exchanges import Exchanges
 from zerolab.recording.info import Membership, describe, membership
 from zerolab.recording.ledger import Ledger
-from zerolab.recording.log import Draft, Log
+from zerolab.recording.log import Draft, Log, StepFigures
 from zerolab.recording.others import before_others_communicate
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
@@ -114,7 +114,7 @@ class Recorder:
                 if marks is not None and (not self.ownership.units or self._log.device == marks.timer.kind):
                     for seq, found in marks.times().items():
                         self._log.drafts[seq] |= found._asdict()
-            self._finished = self._so_far(self.passes.saves.copy(), complete=kind is None)
+            self._finished = self._so_far(self._log.steps, self.passes.saves.copy(), complete=kind is None)
         finally:
             self.ledger.close()  # last: describing the run still needs its figures
 
@@ -137,9 +137,10 @@ class Recorder:
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
         under_way = [*self.passes.under_way(), *self._exchanges.under_way.copy().values()]
-        return self._finished or self._so_far(under_way, complete=False)
+        steps = self._log.steps if self.passes.is_updating else self._log.steps_over()
+        return self._finished or self._so_far(steps, under_way, complete=False)
 
-    def _so_far(self, under_way: list[Draft], *, complete: bool) -> RankRecording:
+    def _so_far(self, steps: list[StepFigures], under_way: list[Draft], *, complete: bool) -> RankRecording:
         self._member = membership(self._member)
         return RankRecording(
             rank=self._member.rank,
@@ -147,7 +148,7 @@ class Recorder:
             events=tuple(self._log.events(self._member.rank, under_way)),
             sources=self._sources.texts.copy(),
             units=tuple(self.ownership.units.copy().values()),
-            info=describe(self._log, self.ownership, self._member, self._started),
+            info=describe(self._log, steps, self.ownership, self._member, self._started),
             complete=complete,
         )
 
