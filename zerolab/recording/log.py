@@ -200,7 +200,7 @@ class Log:
     def _measured(self, step: StepFigures) -> StepFigures:
         """The step with what was measured of it until now."""
         tallies, sent = [*self.ledger.tallies.items()], bytes_sent()
-        peaks = {
+        peaks: dict[str, Levels] = {
             phase: {device: tally.phases[phase].live for device, tally in tallies if phase in tally.phases}
             for phase in PHASES
             if phase in self.ledger.host.phases
