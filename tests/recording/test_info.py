@@ -26,5 +26,5 @@ def test_the_events_of_all_steps_are_gone_over_once(steps):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
     recorder._log.drafts = drafts = Drafts(recorder._log.drafts)
-    said = describe(recorder._log, recorder.ownership, Membership(), 0)
+    said = describe(recorder._log, recorder._log.steps, recorder.ownership, Membership(), 0)
     assert (said.steps, said.logical_bytes, drafts.passes) == (steps, [0] * steps, 1)
