@@ -199,8 +199,9 @@ class Device:
         return Mark([kernel for kernel in self.under_way if kernel.is_awaited and not kernel.is_done])
 
     def mark_end(self, work, communicator, tensors):
-        """An event on a side stream that waits for a Work."""
-        return Mark([self.works[work]])
+        """An event on a side stream that waits for a Work; native code's may have ended, and so be unknown."""
+        kernel = self.works.get(work)
+        return Mark([kernel] if kernel is not None else [])
 
     def waited(self, work):
         """Nothing is kept for it."""

@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import contract
 import pytest
@@ -181,3 +182,26 @@ def test_after_an_error_nobody_waits_for_the_device(ranks):
     with pytest.raises(RankError, match="no use") as caught:
         ranks.record(fail_in_flight)
     assert not of_kind(caught.value.recording, 0, "collective")
+
+
+def train_where_each_collective_of_native_code_ends_at_once():
+    from awkward import train_sharded
+
+    launch = contract._launch
+
+    def late(kernel, *given):
+        work = launch(kernel, *given)
+        while not kernel.asked_by_python and kernel.work is not None:  # until its stream has let go of it
+            time.sleep(0.001)
+        return work
+
+    with mock.patch.object(contract, "_launch", late):
+        train_sharded("torch-ddp", torch.optim.SGD, steps=2, lr=0.1, find_unused_parameters=True)
+
+
+def test_a_collective_that_has_ended_before_its_work_is_looked_at_has_ended(ranks):
+    recording = ranks.record(train_where_each_collective_of_native_code_ends_at_once)
+    for rank in range(2):
+        sent = [event for event in of_kind(recording, rank, "collective") if event.phase == "reduce"]
+        assert {event.step for event in sent} == {1, 2}
+        assert all(event.device_start <= event.device_end for event in sent)
