@@ -10,8 +10,9 @@ runs with tensor or context parallelism, which multiply in Float8, only the byte
 Float8.
 
 Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, and 200 between torchtitan's A100s;
-"selective" checkpointing of every other block. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of
-utilisations has a third more operations done than counted there: that is every block, and so it is listed here.
+"selective" checkpointing of every other block. MosaicML's loss is flash-attn's; so llm.c's counts too, though it
+overwrites the logits. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of utilisations has a third
+more operations done than counted there: that is every block, and so it is listed here.
 """
 
 from __future__ import annotations

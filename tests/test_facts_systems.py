@@ -78,6 +78,9 @@ def test_the_4_of_18_is_the_fp32_copy_of_the_gradients_that_our_terms_have_too()
 def test_deepspeed_has_no_estimate_for_stage_1():
     with pytest.raises(ValueError, match="no estimate for 'zero1': choose zero2 or zero3"):
         systems.deepspeed_estimate("zero1", 1000, 4)
+    for largest in (-5, 1001):
+        with pytest.raises(ValueError, match=f"the largest layer has {largest} of 1000 parameters: give 0 to all"):
+            systems.deepspeed_estimate("zero3", 1000, 4, largest)
 
 
 # --- FSDP, arXiv 2304.11277, section 3.2: M bytes of model, W ranks, G ranks in a host ---------------------------

@@ -24,7 +24,7 @@ from zerolab.engines.adamw_8bit import AdamW8bit
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
-from zerolab.engines.partition import partition
+from zerolab.engines.partition import ROOT, partition
 from zerolab.models import Batch, BatchSource, ModelSource
 from zerolab.names import check_known, stage_names
 from zerolab.recording import memory
@@ -270,7 +270,7 @@ def _prepared(  # noqa: PLR0917  (as `compare` has them)
     """The stages, and what trains one of them on a rank's device; refuses wrong use before any rank starts."""
     chosen, given = stage_names(stages, ENGINES), options or {}
     for stage in chosen:
-        systems.check_moments(stage, precision, moments)
+        systems.check_moments(stage, precision, moments, ENGINES)
         systems.check(stage, world_size, precision)
         for option in given:
             check_known(f"option of {stage}", option, _options_of(stage))
@@ -298,6 +298,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
     stage, world_size, trainings = str(recording.info.stage), recording.world_size, recording.results or []
     flats = flats_of(recording)
     num_params, muon = sum(flat.numel for flat in flats), {"matrices": recording.info.matrices}
+    root = sum(flat.numel for flat in flats if flat.name.split()[0] == ROOT)
     if any(rank.info.state is None for rank in ranks):
         raise RuntimeError(
             f"{stage} has made fewer than two updates in {recording.info.steps} steps, because gradients overflowed in "
@@ -324,7 +325,7 @@ def row_of(recording: Recording, precision: str, step_seconds: float) -> dict[st
         "terms": terms[0],
         "traffic": {
             "logical_bytes": recording.sent,
-            "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision, **muon),
+            "formula_bytes": systems.traffic_bytes(stage, num_params, world_size, precision, root=root, **muon),
             "wire_bytes": ranks[0].info.wire_bytes[-1],
         },
         "step_seconds": step_seconds,

@@ -274,7 +274,7 @@ def in_fsdp2(stage):
 def test_a_system_that_cuts_within_blocks_is_refused(clusters):
     with pytest.raises(Exception, match="fsdp2's shards begin within blocks of AdamW8bit: use it in ddp, zero1"):
         clusters(2).run(in_fsdp2, "fsdp2")
-    with pytest.raises(ValueError, match="torch-ddp has no moments in 8-bit: take ddp, zero1"):
+    with pytest.raises(ValueError, match=r"torch-ddp has no moments in 8-bit: take ddp, .*, zero3 or zero3-8bit$"):
         compare("torch-ddp", 2, "gpt-tiny", moments="8-bit")
     with pytest.raises(ValueError, match="unknown kind of moments '8bit'"):
         compare("ddp", 2, "gpt-tiny", moments="8bit")

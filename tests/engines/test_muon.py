@@ -157,6 +157,18 @@ def test_each_rank_holds_and_sends_what_the_closed_form_says_to_the_byte(recorde
         assert sent(rank) == muon.traffic_bytes(stage, units(), world_size, rank.rank)
 
 
+@pytest.mark.parametrize("form", [muon.state_bytes, muon.traffic_bytes])
+@pytest.mark.parametrize("stage", STAGES)
+def test_ranks_that_do_not_exist_have_no_closed_form(stage, form):
+    for rank in (-1, 4, 7, 0.5):
+        with pytest.raises(ValueError, match=f"rank is {rank}, and 4 ranks are 0 to 3: choose one of them"):
+            form(stage, units(), 4, rank)
+    with pytest.raises(ValueError, match="the world size is 0"):
+        form(stage, units(), 0)
+    with pytest.raises(ValueError, match="the world size is 0"):
+        muon.owners_of(units(), 0)
+
+
 @pytest.mark.slow
 def test_eight_ranks_that_are_simulated_hold_and_send_it_too():
     found = simulate(STAGES, 8, make, batches=[(TOKENS, TOKENS)])
@@ -187,7 +199,7 @@ def test_compare_has_muons_own_formula_and_a_simulation_finds_the_same():
     for stage, row in rows.items():
         assert row["ranks"][0]["terms"]["not_shown"] == row["ranks"][1]["terms"]["not_shown"] == 0
         assert real.recordings[stage].info.formula == row["formula"]
-        assert row["traffic"]["logical_bytes"] == pytest.approx(row["traffic"]["formula_bytes"], rel=0.2)
+        assert row["traffic"]["logical_bytes"] == pytest.approx(row["traffic"]["formula_bytes"], rel=0.1), stage
     fake = simulate(STAGES, 2, make, batches=[batch(0, 0, 2)])
     for measured, simulated in zip(real.rows, fake.rows, strict=True):
         for key in ("stage", "num_params", "state", "formula", "terms"):

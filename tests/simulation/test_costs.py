@@ -75,6 +75,13 @@ def test_a_collective_takes_what_nccls_tuner_says_for_its_members():
     assert with_sharp.collective_seconds("all_reduce", 10**8, range(64)) < group.seconds("all_reduce", 10**8)
 
 
+def test_the_last_node_of_ranks_that_fill_none_bounds_their_collectives():
+    """Nine in nodes of eight: one is alone, with one card."""
+    hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"))
+    assert hardware.collective_seconds("all_gather", 10**10, range(9)) > 8 / 9 * 10**10 / 50e9
+    assert replace(hardware, gpus_per_node=5).collective_seconds("all_gather", 10**10, range(9)) < 10**10 / 150e9
+
+
 def test_hybrid_shardings_groups_cost_what_lies_between_their_members():
     """32 GPUs, 8 a node: the shards lie in one node, and each shard's copies have a rank in every node."""
     hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"))

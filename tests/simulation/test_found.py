@@ -222,7 +222,7 @@ def test_a_row_for_which_the_table_has_nothing_better_leaves_it_to_the_answer():
     """It said `fewer rows, or more GPUs`: of one row, and where more GPUs do not help."""
     found = fit(tied_gpt, 4, length=16, memory=catalog.CONTEXT_BYTES + 1e3, stages="zero3", checkpointing="none")
     assert found[0]["first"] is None
-    assert "More GPUs would not help" in found.answer
+    assert "Not even 4096 GPUs would help" in found.answer
 
 
 def test_settings_with_the_optimizer_in_main_memory_are_asked_for():

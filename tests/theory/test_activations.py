@@ -1,6 +1,9 @@
 """What a block keeps is what the recorder sees, to the byte."""
 
+import json
+from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 
 import pytest
 import torch
@@ -75,17 +78,51 @@ def test_what_a_block_cannot_keep_is_told(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"unknown {name} '{value}': choose one of"):
         kept_by_a_block(GPT, 1, 10, 2, **wrong)
-    with pytest.raises(ValueError, match="unknown logits 'fp16': choose one of own, fp32, fused"):
+    with pytest.raises(ValueError, match="unknown logits 'fp16': choose one of own, fp32, flash, fused"):
         at_the_loss(GPT, 1, 10, 2, "fp16")
 
 
 def test_the_logits_are_there_four_times_or_twice():
     assert at_the_loss(GPT, 1, 10, 2) == (4 * 2 * 1000, 2 * 1000)
     assert at_the_loss(GPT, 1, 10, 2, "fp32") == (4 * 4 * 1000, 4 * 1000)
-    assert at_the_loss(GPT, 1, 10, 2, "fused") == (2 * 2 * 1000, 2 * 1000)
+    assert at_the_loss(GPT, 1, 10, 2, "flash") == (2 * 2 * 1000, 2 * 1000)
 
 
 def test_megatrons_loss_has_them_once_as_they_are_and_once_in_fp32_and_leaves_none():
-    for logits in ("own", "fp32"):
+    for logits in ("own", "fp32", "flash"):
         assert at_the_loss(GPT, 1, 10, 2, logits, in_place=True) == ((2 + 4) * 1000, 0)
     assert at_the_loss(GPT, 1, 10, 4, in_place=True) == (4 * 1000, 0)  # what is fp32 already is not copied
+
+
+def fused_linear_cross_entropy(inputs, weight, chunk):
+    """What allocates in linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py; its own kernel works in place."""
+    of_inputs, of_weight = torch.zeros_like(inputs), torch.zeros_like(weight)
+    for start in range(0, len(inputs), chunk):
+        part = inputs[start : start + chunk]
+        logits = part @ weight.t()
+        of_inputs[start : start + chunk] = logits @ weight
+        of_weight += torch.mm(logits.t(), part).float()
+    return of_inputs, of_weight
+
+
+@pytest.mark.parametrize(("vocabulary", "tokens", "chunk"), [(1000, 512, 32), (5000, 300, 4), (100, 7, 4), (50, 7, 7)])
+def test_a_fused_linear_cross_entropy_holds_a_chunk_of_the_logits_and_the_gradients(
+    tmp_path, vocabulary, tokens, chunk
+):
+    shape = replace(GPT, vocabulary=vocabulary)
+    tensors = torch.zeros(tokens, shape.width), torch.zeros(vocabulary, shape.width)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        kept = fused_linear_cross_entropy(*tensors, chunk)
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    changes = sorted((event["ts"], event["args"]["Bytes"]) for event in events if event["name"] == "[memory]")
+    held = accumulate(nbytes for _, nbytes in changes)
+    assert at_the_loss(shape, 1, tokens, 4, "fused") == (max(held), 0)
+    assert [tensor.shape for tensor in kept] == [tensor.shape for tensor in tensors]
+
+
+def test_in_16_bits_what_a_chunk_adds_to_the_weights_gradient_is_there_in_fp32_as_well():
+    weight, inputs, logits = 50_257 * 768, 16_384 * 768, 256 * 50_257
+    large = replace(GPT, width=768, vocabulary=50_257)
+    assert at_the_loss(large, 16, 1024, 2, "fused")[0] == (2 + 2 + 4) * weight + 2 * (inputs + logits)
+    assert at_the_loss(large, 16, 1024, 2, "fused")[0] < at_the_loss(large, 16, 1024, 2)[0] / 10

@@ -23,10 +23,34 @@ def test_a_stage_or_a_checkpointing_that_is_none_is_told():
         settings("zero3", "bf17")
 
 
-@pytest.mark.parametrize("name", ["rows", "tensor", "context", "micro_batches"])
+@pytest.mark.parametrize("name", ["rows", "tensor", "context", "micro_batches", "second_shard"])
 def test_counts_below_one_are_told(name):
     with pytest.raises(ValueError, match=f"value of {name} is 0: it must be a whole number"):
         settings("zero1", **{name: 0})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"offload": "no"}, "unknown offload 'no': choose one of False, True"),
+        ({"offload": 2}, "unknown offload 2"),
+        ({"mesh": 8}, "mesh is 8: it must be a pair, of how many replicas and how many shards"),
+        ({"mesh": (2, 4, 8)}, "must be a pair"),
+        ({"mesh": (0, 8)}, "number of replicas in mesh is 0: it must be a whole number"),
+        ({"mesh": (2, 1.5)}, r"number of shards in mesh is 1\.5"),
+    ],
+)
+def test_an_offload_and_a_mesh_that_cannot_be_are_told(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        settings("zero3", **wrong)
+
+
+def test_counts_are_written_as_whole_numbers():
+    given = {"rows": 2, "micro_batches": 4, "second_shard": 8, "tensor": 1, "context": 1}
+    for stage in ("zero1", "zero3"):
+        floats = {name: float(count) for name, count in given.items()}
+        assert repr(settings(stage, **floats, offload=1.0)) == repr(settings(stage, **given, offload=True))
+    assert repr(settings("zero3", mesh=(2.0, 8.0))) == repr(settings("zero3", mesh=(2, 8)))
 
 
 def test_on_a_mesh_fsdp2_divides_by_the_ranks_that_shard():
@@ -38,10 +62,36 @@ def test_a_system_that_lacks_a_stage_has_no_lines_for_it():
     assert settings("zero1")["fsdp2"] is None
     assert settings("zero3")["megatron"] is None
     assert settings("ddp")["megatron"] == "--micro-batch-size 1 --bf16"
+    assert [settings("ddp", **more)["megatron"] for more in ({"offload": True}, {"moments": "8-bit"})] == [None, None]
     assert settings("zero1", rows=2, checkpointing="block")["megatron"] == (
         "--micro-batch-size 2 --bf16 --use-distributed-optimizer --recompute-granularity full "
         "--recompute-method uniform --recompute-num-layers 1"
     )
+
+
+def test_megatron_is_not_given_a_selection_or_a_loss_that_it_does_not_have():
+    for scheme in ("zerolab", "deepspeed"):
+        plan = theory.plan("gpt2", 8, scheme=scheme, checkpointing="selective")
+        found = plan.settings("zero1")
+        assert found["megatron"] is None
+        assert found["not covered"].startswith("Selective checkpointing: Megatron's is another.")
+    assert settings("zero3", checkpointing="selective")["not covered"] is None  # no Megatron there
+    assert settings("zero1", logits="fused")["megatron"] is None
+    assert settings("zero1", logits="fused")["not covered"].endswith("Megatron has none.")
+
+
+def test_megatron_keeps_the_optimizer_in_main_memory_and_moments_in_8_bits():
+    offloaded, eight = (settings("zero1", **more) for more in ({"offload": True}, {"moments": "8-bit"}))
+    before = "--micro-batch-size 1 --bf16 --use-distributed-optimizer --use-precision-aware-optimizer"
+    assert offloaded["megatron"] == f"{before} --optimizer-cpu-offload"
+    assert eight["megatron"] == f"{before} --exp-avg-dtype fp8 --exp-avg-sq-dtype fp8"
+    assert "keeps them in fp8, and has all of them in fp32 during the update" in eight["not covered"]
+    assert settings("zero1", "fp32", moments="8-bit")["megatron"] is None
+
+
+def test_a_loss_in_fp16_has_to_be_scaled_where_lines_alone_do_not():
+    assert "scale it with torch.amp.GradScaler" in settings("zero3", "fp16")["not covered"]
+    assert settings("zero1", "fp16")["not covered"] is settings("zero3")["not covered"] is None
 
 
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
@@ -94,14 +144,40 @@ def test_fsdp2_runs_the_lines_that_the_planner_gives(cluster, stage, precision):
         assert whole == (stage == "zero2")  # stage 2 keeps the parameters from forward to backward
 
 
+def run_scaled(lines):
+    """Trains two steps in fp16 with a scaled loss, which overflows on rank 0 in the first: which of them updated."""
+    model = models.build("gpt-tiny")
+    exec(lines, {"model": model, "blocks": model.blocks})  # noqa: S102
+    optimizer, scaler = torch.optim.AdamW(model.parameters()), torch.amp.GradScaler("cpu", init_scale=1.0)
+    rank, updated = torch.distributed.get_rank(), []
+    for number, (inputs, targets) in enumerate(models.batches("gpt-tiny", 2, rank, 2)):
+        before = model.blocks[0].state_dict()
+        before = {name: value.to_local().clone() for name, value in before.items()}
+        overflow = float("inf") if (number, rank) == (0, 0) else 1.0
+        scaler.scale(models.loss(model(inputs), targets) * overflow).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+        after = model.blocks[0].state_dict()
+        updated.append(any((after[name].to_local() != value).any().item() for name, value in before.items()))
+    return updated
+
+
+@pytest.mark.slow
+def test_torchs_scaler_leaves_out_the_update_on_all_ranks_of_fsdp2(cluster):
+    assert cluster.run(run_scaled, settings("zero3", "fp16")["fsdp2"]) == [[False, True]] * 2
+
+
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("stage", theory.STAGES)
-def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, stage, precision):
+@pytest.mark.parametrize(
+    ("stage", "mesh"), [*((stage, None) for stage in theory.STAGES), ("zero2", (1, 2)), ("zero3", (1, 2))]
+)
+def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, stage, mesh, precision):
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
     file = tmp_path / "accelerate.yaml"
-    file.write_text("num_processes: 2\n" + settings(stage, precision)["accelerate"])
+    file.write_text("num_processes: 2\n" + settings(stage, precision, mesh=mesh)["accelerate"])
     arguments = launch_command_parser().parse_args(["--config_file", str(file), "train.py"])
     arguments, _, _ = _validate_launch_command(arguments)
     assert (arguments.use_fsdp, arguments.use_deepspeed) == (stage in ("zero2", "zero3"), stage == "zero1")
@@ -112,6 +188,8 @@ def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, stage, 
         environment = prepare_multi_gpu_env(arguments)
         assert environment["FSDP_VERSION"] == "2"
         assert environment["FSDP_RESHARD_AFTER_FORWARD"] == str(stage == "zero3").lower()
+        sizes = [environment.get(f"PARALLELISM_CONFIG_DP_{name}_SIZE") for name in ("REPLICATE", "SHARD")]
+        assert sizes == (["1", "2"] if mesh else [None, None])
 
 
 def run_deepspeed(text, rank_batches):
@@ -185,7 +263,10 @@ def test_settings_on_two_levels_and_in_main_memory_are_given_where_a_system_has_
     hybrid = settings("zero3", mesh=(4, 8))
     assert 'init_device_mesh("cuda", (4, 8), mesh_dim_names=("replicate", "shard"))' in hybrid["fsdp2"]
     assert hybrid["fsdp2"].count("mesh=mesh") == 2
-    assert (hybrid["accelerate"], hybrid["deepspeed"], hybrid["megatron"]) == (None, None, None)
+    assert (hybrid["deepspeed"], hybrid["megatron"]) == (None, None)
+    megatron = theory.plan("gpt2", 32, sharding="hybrid", tensor=4, scheme="megatron").settings("zero1")
+    assert "--use-distributed-optimizer --num-distributed-optimizer-instances 4" in megatron["megatron"]
+    assert theory.plan("gpt2", 16, sharding="hybrid").settings("ddp") == settings("ddp")
     offloaded = settings("zero3", offload=True)
     assert offloaded["fsdp2"].count("offload_policy=CPUOffloadPolicy()") == 2
     assert offloaded["deepspeed"]["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}

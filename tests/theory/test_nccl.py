@@ -1,10 +1,13 @@
 """NCCL's choice among its algorithms: every second by hand from the figures of its tuner."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 
 from zerolab import catalog
 from zerolab.catalog import Link
-from zerolab.theory.nccl import LINK_RATES, Group, buffer_bytes
+from zerolab.theory.nccl import LINK_RATES, OPS, Group, buffer_bytes
 
 NDR = catalog.link("infiniband-ndr")
 H100, A100 = catalog.link("nvlink4"), catalog.link("nvlink3")
@@ -110,6 +113,35 @@ def test_over_tcp_a_step_costs_what_the_link_says():
     assert ways["ring Simple"].latency == pytest.approx(8.4e-6 + 2 * 3.4e-6 + 50e-6)
 
 
+@pytest.mark.parametrize("name", LINK_RATES)
+@pytest.mark.parametrize(("ranks", "nodes"), [(4, 4), (8, 2), (16, 2), (256, 32)])
+def test_no_collective_is_slower_over_nvlink_between_nodes_than_over_infiniband(name, ranks, nodes):
+    nvlink = catalog.link(name)
+    for link, op, nbytes in product((A100, H100), OPS, (1e4, 1e6, 1e8, 1e10)):
+        over_nvlink, over_ndr = (on(ranks, nodes, link, network).seconds(op, nbytes) for network in (nvlink, NDR))
+        assert over_nvlink <= over_ndr, (link.name, op, nbytes)
+
+
+def test_over_nvlink_between_nodes_a_step_is_as_within_one_and_trees_and_the_switch_take_part():
+    nvlink = catalog.link("nvlink4")
+    among, within = on(64, 8, network=nvlink), on(64, 1)
+    rings = {way.name: way for way in within.ways("all_gather") if way.name.startswith("ring")}
+    assert {way.name: way for way in among.ways("all_gather")} == rings
+    assert {way.name.split()[0] for way in among.ways("all_reduce")} == {"ring", "tree", "NVLSTree"}
+    assert on(64, 8, network=replace(nvlink, bytes_per_second=5e9)).rate == 8 * 5e9, "as the caller has said"
+
+
+@pytest.mark.parametrize(("ranks", "fewest", "cards"), [(9, 1, 1), (12, 4, 4), (13, None, 6), (16, 8, 8)])
+def test_the_node_with_the_fewest_cards_bounds_what_goes_over_the_network(ranks, fewest, cards):
+    """NCCL, init.cc: of each rank's graph the minimum over all ranks, in number and in rate of its channels."""
+    group = on(ranks, 2, fewest=fewest)
+    assert group.rate == min(LINK_RATES["nvlink4"], cards * NDR.bytes_per_second)
+    assert group.seconds("all_to_all", 1e10) == pytest.approx(
+        1e10 * (ranks - cards) / ranks / NDR.bytes_per_second, rel=0.01
+    )
+    assert ("NVLSTree Simple" in {way.name for way in group.ways("all_reduce")}) == (cards > 1)
+
+
 @pytest.mark.parametrize(("ranks", "nodes"), [(16, 2), (64, 8), (8, 8)])
 @pytest.mark.parametrize("op", ["all_to_all", "gather", "scatter"])
 def test_of_messages_for_one_rank_each_gpus_card_carries_all_that_leaves_the_node(op, ranks, nodes):
@@ -141,6 +173,10 @@ def test_what_one_rank_sends_or_receives_whole_is_not_divided_by_the_others(op):
         (lambda: on(2, 0), "the number of nodes is 0"),
         (lambda: on(0, 1), "the number of ranks is 0"),
         (lambda: on(2, 4), "there are 4 nodes for 2 ranks: give each node at least one"),
+        (lambda: on(9, 2, fewest=5), "2 nodes of 5 or more ranks have more than 9: give less"),
+        (lambda: on(9, 2, fewest=0), "the fewest ranks of a node is 0"),
+        (lambda: buffer_bytes(-1), "the number of channels is -1"),
+        (lambda: buffer_bytes(16, 0), "the number of connections is 0"),
     ],
 )
 def test_a_collective_that_cannot_be_is_refused(asked, says):

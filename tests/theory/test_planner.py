@@ -53,14 +53,17 @@ def test_what_is_needed_is_the_sum_of_the_parts_at_the_highest_moment():
         ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "none"}),
         ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "block"}),
         ("llama3-8b", 8, 2, {"precision": "bf16", "checkpointing": "selective"}),
+        ("gpt2-xl", 512, 1, {"precision": "bf16", "checkpointing": "block", "length": 16}),
     ],
 )
 def test_it_needs_what_a_simulation_of_the_engines_needs_within_3_percent(model, gpus, batch, options):
     shape = replace(catalog.architecture(model), depth=8)
-    tokens = torch.zeros(batch, shape.context, dtype=torch.int64)
+    plan = theory.plan(shape, gpus, rows=batch, **options)
+    executed = dict(options)
+    tokens = torch.zeros(batch, executed.pop("length", shape.context), dtype=torch.int64)
     build = partial(architectures.build, shape)
-    simulated = simulate(world_size=gpus, model=build, batches=[(tokens, tokens)], **options).rows
-    for planned, row in zip(theory.plan(shape, gpus, rows=batch, **options), simulated, strict=True):
+    simulated = simulate(world_size=gpus, model=build, batches=[(tokens, tokens)], **executed).rows
+    for planned, row in zip(plan, simulated, strict=True):
         assert planned["stage"] == row["stage"]
         assert planned["needs GB"] * 1e9 == pytest.approx(sum(row["peak"].values()), rel=0.03), row["stage"]
 
@@ -219,11 +222,21 @@ def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_t
     assert plan[1]["step_seconds"] == step.total
     low, high = seconds.PUBLISHED_UTILISATION["h100"]
     assert f"A step of zero1 takes {step.total:.3g} s" in plan.sensitivity
-    assert f"published runs on this chip reach {low:.0%} to {high:.0%}" in plan.sensitivity
+    assert f"published runs on H100 reach {low:.0%} to {high:.0%}" in plan.sensitivity
     assert plan.sensitivity.endswith(f"Compiled it would take {compiled.total:.3g} s.")
     assert "A step of zero3 takes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
     shorter, compiled = (theory.plan("llama3-8b", 8, length=4096, kernels=name) for name in ("eager", "compiled"))
     assert shorter.sensitivity.endswith(f"Compiled it would take {compiled.steps['zero1'].total:.3g} s.")
+
+
+def test_published_runs_are_said_to_be_of_the_chip_that_they_are_of():
+    for gpu, chip in {"b200": "H100", "h200": "H100", "v100": "H100", "a100-40gb": "A100"}.items():
+        assert f"published runs on {chip} reach" in theory.plan("gpt2", 8, gpu=gpu, precision="fp16").sensitivity
+
+
+def test_nothing_is_computed_beside_a_quoted_utilisation():
+    """The compiled step was that of the closed form, next to a step at the utilisation that was quoted."""
+    assert theory.plan("7b", 8, utilisation=0.4).sensitivity.endswith("reach 27% to 49%.")
 
 
 def test_published_utilisations_are_those_of_the_published_runs():
@@ -282,8 +295,16 @@ def test_a_no_names_the_number_that_is_missing():
             {"world_size": 8, "scheme": "fsdp"},
             "unknown scheme 'fsdp': choose one of zerolab, deepspeed, megatron, fsdp2",
         ),
+        (
+            {"world_size": 8, "scheme": "megatron", "checkpointing": "selective"},
+            "checkpointing is 'selective', which Megatron does not have: its own repeats core attention alone, which",
+        ),
+        (
+            {"world_size": 8, "scheme": "megatron", "logits": "fused"},
+            "logits is 'fused', which Megatron does not have: its own loss stores them",
+        ),
         ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
-        ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, fused"),
+        ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, flash, fused"),
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),
         ({"world_size": 8, "gpu": "h10"}, "did you mean 'h100'"),

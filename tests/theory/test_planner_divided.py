@@ -163,9 +163,13 @@ def test_more_gpus_divide_matrices_even_where_those_at_hand_are_too_few_for_that
 
 
 def test_on_more_gpus_a_loss_without_stored_logits_is_tried_before_rows_are_divided_further():
-    for gpus in (1, 8):
-        answer = theory.plan("llama3-8b", gpus, length=2**20).answer
-        assert "With world_size=16, checkpointing='block', logits='fused', tensor=8, context=2 it needs" in answer
+    answer = theory.plan("llama3-8b", 1, length=2**20).answer
+    assert "With world_size=16, checkpointing='block', logits='fused', tensor=8, context=2 it needs" in answer
+    more = {"length": 2**20, "checkpointing": "block", "logits": "fused"}
+    assert theory.plan("llama3-8b", 16, tensor=8, context=2, **more).fitting
+    # Eight need no more of them.
+    assert "moments='8-bit', offload=True, context=8 it needs" in theory.plan("llama3-8b", 8, length=2**20).answer
+    assert theory.plan("llama3-8b", 8, moments="8-bit", offload=True, context=8, **more).fitting
 
 
 def test_where_a_second_shard_is_more_than_stage_2_keeps_a_no_names_that_one():

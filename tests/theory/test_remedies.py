@@ -1,8 +1,10 @@
 """What the planner says to try where nothing fits: that it helps, in which order, and what it costs."""
 
+import re
+
 import pytest
 
-from zerolab import theory
+from zerolab import catalog, theory
 
 
 def test_fewer_rows_are_advised_with_the_micro_batches_that_they_need_and_fit_so():
@@ -70,7 +72,7 @@ def test_a_kernel_in_place_of_attentions_matrix_is_tried():
         ({"model": "llama3-8b", "world_size": 8, "length": 49152}, "With checkpointing='block' it needs"),
         (
             {"model": "1t", "world_size": 8, "memory": 4e9},
-            "More GPUs would not help: with world_size=32768, checkpointing='block', logits='fused', tensor=4 it needs",
+            "Nothing that is tried here helps, on up to 1,048,576 GPUs: with world_size=1048576, checkpointing='block'",
         ),
     ],
 )
@@ -84,3 +86,58 @@ def test_what_would_help_helps():
     plan = theory.plan("gpt3-175b", 8)
     assert "With world_size=64, checkpointing='block' it needs 65.7 GB, and fits." in plan.answer
     assert theory.plan("gpt3-175b", 64, checkpointing="block")[3]["needs GB"] == pytest.approx(65.7, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "says"),
+    [
+        ("llama3-8b", {"rows": 7}, "With rows=1, micro_batches=7 it needs"),
+        ("llama3-8b", {"rows": 6, "micro_batches": 3, "memory": 70e9}, "With rows=3, micro_batches=6 it needs"),
+        ("gpt2", {"rows": 64, "scheme": "megatron", "memory": 20e9}, "With rows=32, micro_batches=2 it needs"),
+    ],
+)
+def test_rows_are_divided_only_into_micro_batches_that_are_as_many_together(model, options, says):
+    assert says in theory.plan(model, 8, checkpointing="block", **options).answer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"model": "llama3-8b", "scheme": "megatron", "precision": "fp32", "checkpointing": "block", "memory": 80e9},
+        {"model": "llama3-8b", "scheme": "megatron", "rows": 8},
+        {"model": "llama3-8b", "scheme": "fsdp2", "length": 2048},
+        {"model": "gpt2-xl", "scheme": "fsdp2", "rows": 4, "logits": "flash", "memory": 3e9},
+    ],
+)
+def test_no_remedy_needs_as_much_or_is_one_that_megatron_does_not_have(options):
+    plan = theory.plan(world_size=8, **options)
+    assert all(row["saves GB"] > 0 for row in plan.remedies)
+    tried = {row["try"] for row in plan.remedies}
+    if options["scheme"] == "megatron":
+        assert not tried & {"checkpointing='selective'", "logits='fused'"}
+    # Of 2048 tokens all logits together are less than what a fused loss makes of the weight's gradient.
+    assert ("logits='fused'" in tried) is ("logits" in options)
+
+
+DEEP = catalog.Architecture("deep", "gpt", 4096, 32, 20_000, 2048, 50_257, "a test")
+
+
+@pytest.mark.parametrize(("model", "few", "many", "memory"), [(DEEP, 1, 4, 8e9), ("llama3-405b", 1, 512, 6e9)])
+def test_as_many_gpus_are_tried_from_few_as_from_many(model, few, many, memory):
+    """The doublings ended after twelve, at 4096 GPUs for who has one, and more were said not to help."""
+    answers = [theory.plan(model, count, memory=memory, length=64).answer for count in (few, many)]
+    with_these = [answer[answer.index("With world_size=") :] for answer in answers]
+    assert with_these[0] == with_these[1]
+    count = int(with_these[0].removeprefix("With world_size=").split(",")[0])
+    assert theory.plan(model, count, memory=memory, length=64, checkpointing="block", tensor=8).fitting == ["zero3"]
+
+
+def test_if_nothing_helps_the_least_that_was_found_is_named():
+    answer = theory.plan("gpt2", 8, memory=6e8).answer
+    found = re.search(
+        r"on up to 1,048,576 GPUs: with (.*) it needs (.*) GB\. Take larger ones or shorter rows\.$", answer
+    )
+    options = eval(f"dict({found[1]})")  # noqa: S307
+    least = theory.plan(**{"model": "gpt2", "world_size": 8, "memory": 6e8} | options)[-1]
+    assert f"{least['needs GB']:.1f}" == found[2]
+    assert not least["fits"]

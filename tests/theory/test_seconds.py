@@ -128,6 +128,17 @@ def test_in_a_hybrid_the_nodes_exchange_gradients_alone():
     assert hybrid.sending < full.sending
 
 
+def test_a_node_that_is_not_full_bounds_what_all_of_them_send():
+    """Of 9 GPUs the second node has one, with one card of 50 GB/s; with 16 GPUs each has eight."""
+    sending = {gpus: step(job(gpus=gpus), "ddp").sending for gpus in (9, 16)}
+    assert sending[9] > 3 * sending[16]
+
+
+def test_ddp_divides_nothing_so_that_hybrid_changes_no_seconds_of_it():
+    """It had its gradients sent twice: within the nodes, and whole between them."""
+    assert step(job(gpus=16, sharding="hybrid"), "ddp") == step(job(gpus=16), "ddp")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

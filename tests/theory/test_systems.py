@@ -86,6 +86,13 @@ def test_hsdp_is_zero3_on_half_the_ranks_and_one_pass_between_the_halves():
             form("fsdp3", 1000, 8, "fp32")
 
 
+def test_fsdp_gathers_the_root_once_and_sends_what_the_formula_says():
+    thrice, twice = (systems.traffic_bytes("fsdp2", 1000, 8, "fp32", root=root) for root in (0, 160))
+    assert thrice - twice == 4 * 160 * 7 // 8
+    for row in compare(("fsdp1", "fsdp2", "muon-rows"), world_size=2, model="gpt-tiny", steps=2, device="cpu").rows:
+        assert row["traffic"]["logical_bytes"] == row["traffic"]["formula_bytes"], row["stage"]
+
+
 @pytest.mark.parametrize(
     ("keywords", "message"),
     [

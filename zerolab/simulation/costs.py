@@ -10,6 +10,7 @@ time, since both want the same memory and cores. The model leaves out compiler f
 whole flats: here such operations run at `MEMORY_PART`, too, which was fitted with them.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,8 +68,9 @@ class Hardware:
         """How long a collective over a whole buffer of `nbytes` takes the ranks `members`."""
         # Where the members are matters, not only how many there are: hybrid sharding has groups within a node, and
         # groups with one rank in each node.
-        nodes = len({rank // self.gpus_per_node for rank in members})
-        return Group(len(members), nodes, catalog.link(self.gpu.link), self.network, self.sharp).seconds(op, nbytes)
+        nodes = Counter(rank // self.gpus_per_node for rank in members)
+        links = catalog.link(self.gpu.link), self.network
+        return Group(len(members), len(nodes), *links, self.sharp, min(nodes.values())).seconds(op, nbytes)
 
     def compute_seconds(self, flops: float, nbytes: float, precision: str, *, at_once: bool = False) -> float:
         """How long an operation takes if it does `flops` operations and reads and writes `nbytes`.

@@ -274,7 +274,9 @@ class Fit(Table):
         # From the second micro-batch on the gradients of the first are there, so with one more rows might fit.
         added_up = max(2, micro_batches)
         if rows > 1 and (most := self._most(cell, "rows", micro_batches=added_up)):
-            total = -(-rows * micro_batches // most)
+            # As many rows a step as were asked for, so not with any number of them at once.
+            most = next(count for count in range(most, 0, -1) if rows * micro_batches % count == 0)
+            total = rows * micro_batches // most
             return f"{lacks} It fits with {most} of {rows} rows per rank: add up {total} micro-batches."
         if cell.with_offload <= self.usable:
             return f"{lacks} With the optimizer in main memory it needs {cell.with_offload / 1e9:.3g} GB, and fits."
@@ -285,9 +287,9 @@ class Fit(Table):
         if rows > 1 and (count := self._least_gpus(cell, rows=1, micro_batches=added_up)):
             total = rows * micro_batches
             return f"{lacks} It fits with 1 of {rows} rows per rank on {count} GPUs: add up {total} micro-batches."
-        return (
-            f"{lacks} More GPUs would not help: take shorter rows, larger GPUs, or divide blocks (tensor parallelism)."
-        )
+        limit = f"{GPUS[-1]} {'nodes' if cell.stage == 'hsdp' else 'GPUs'}"
+        others = "take shorter rows, larger GPUs, or divide blocks (tensor parallelism)"
+        return f"{lacks} Not even {limit} would help: {others}."
 
     def _title(self) -> str:
         question = self.question

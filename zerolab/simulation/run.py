@@ -23,7 +23,7 @@ from zerolab.comparison import ADAMW, LEARNING_RATE, Comparison, Training, row_o
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
-from zerolab.names import check_count, stage_names
+from zerolab.names import check_count, check_known, stage_names
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
@@ -136,12 +136,13 @@ def executing(text: str, progress: Callable[[str], None] | None = None) -> Itera
 
 
 def _checked(stages: str | Sequence[str], precision: str, moments: str) -> list[str]:
-    chosen = stage_names(stages, ENGINES)
+    chosen = stage_names(stages, STAGES)
     for stage in chosen:
         if stage in ENGINES and stage not in STAGES:
             also = "; for a model of your own fit simulates it" if stage in SIMULATED else ""
             raise ValueError(f"{stage} is not one of {', '.join(STAGES)}: use compare, on real ranks{also}")
-        systems.check_moments(stage, precision, moments)
+        check_known("stage", stage, STAGES)
+        systems.check_moments(stage, precision, moments, STAGES)
     return chosen
 
 

@@ -26,9 +26,10 @@ CHECKPOINTING = ("none", "selective", "block")
 "selective op"); or everything, so that only its input is kept."""
 ATTENTION = ("fused", "math")
 """How attention is computed: in one kernel that never stores its matrix (flash, torch's SDPA), or step by step."""
-LOGITS = ("own", "fp32", "fused")
+LOGITS = ("own", "fp32", "flash", "fused")
 """The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face and torchtitan;
-or one kernel overwrites them with their gradient."""
+one kernel writes their gradient beside them (flash-attn's cross-entropy); or they are never stored: a fused linear
+cross-entropy (Liger's) makes a chunk of them at a time."""
 
 
 def kept_by_a_block(
@@ -104,8 +105,12 @@ def at_the_loss(
 ) -> tuple[int, int]:
     """Bytes of logits and tensors of their size: the most that exist at once, and what stays through backward.
 
-    There are four: the logits, the logarithms of their softmax, and the gradients of both. The logits themselves stay
-    as long as the training loop holds the model's output. Of `tensor` ranks each has a part of the vocabulary.
+    There are four: the logits, the logarithms of their softmax, and the gradients of both; with "flash" the logits and
+    their gradient. The logits themselves stay as long as the training loop holds the model's output. Of `tensor` ranks
+    each has a part of the vocabulary.
+
+    "fused" stores none, but makes all gradients in forward: of the output's input, which from then on takes the place
+    of that input, and of its weight. Source: linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py.
 
     `in_place` is Megatron's own loss, whatever `logits` says but "fused": it casts them to fp32 and turns the copy into
     exponentials, probabilities and gradients, one after the other, and the loop gets the loss alone. Source:
@@ -116,8 +121,19 @@ def at_the_loss(
     check_known("logits", logits, LOGITS)
     numbers = shape.vocabulary * rows * length // tensor
     if logits == "fused":
-        return 2 * word * numbers, word * numbers
+        return _in_chunks(shape.vocabulary // tensor, shape.width, rows * length, word), 0
     if in_place:
         return (FP32_BYTES + (word if word < FP32_BYTES else 0)) * numbers, 0
     width = FP32_BYTES if logits == "fp32" else word
-    return 4 * width * numbers, width * numbers
+    return (2 if logits == "flash" else 4) * width * numbers, width * numbers
+
+
+def _in_chunks(vocabulary: int, width: int, tokens: int, word: int) -> int:
+    """Bytes of Liger's kernel: a chunk of the logits, the gradients of the output's input and weight, and a product.
+
+    As many tokens make a chunk as keep it about as large as the input. What a chunk adds to the weight's gradient is a
+    tensor as large, and in 16 bits it is there in fp32 as well.
+    """
+    wanted = -(-tokens // -(-vocabulary // width))
+    chunk = min(tokens, 1 << (wanted - 1).bit_length())
+    return word * (tokens * width + chunk * vocabulary) + 2 * FP32_BYTES * vocabulary * width

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,7 @@ TORCH_NAMES = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}  # of what is 
 DISTRIBUTED_OPTIMIZER = {"ddp": False, "zero1": True}
 
 _CHECKPOINTS = tomllib.loads(Path(__file__).parents[1].joinpath("data", "checkpointing.toml").read_text("utf-8"))
-# Megatron's selective recomputation is that of core attention: a different selection from torchtitan's.
-_MEGATRON = {
-    "none": "",
-    "block": " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1",
-    "selective": " --recompute-granularity selective",
-}
+_MEGATRON = {"none": "", "block": " --recompute-granularity full --recompute-method uniform --recompute-num-layers 1"}
 
 
 @renamed(batch="rows")
@@ -43,10 +38,10 @@ def settings(
 ) -> dict[str, Any]:
     """The same stage in other systems, to paste.
 
-    `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding; `tensor` ranks
-    divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second shard (hpZ); so many
-    `micro_batches` add up to a step; `moments` and `logits` are those of `plan`. A system that has no such setting has
-    None: which matrices are divided how depends on the model.
+    `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding, of which ddp
+    has none; `tensor` ranks divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second
+    shard (hpZ); so many `micro_batches` add up to a step; `moments` and `logits` are those of `plan`. A system that has
+    no such setting has None: which matrices are divided how depends on the model.
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
@@ -56,40 +51,67 @@ def settings(
         None; "not covered": sentences about what no setting does, so that your own code has to, or None. In bf16 the
         systems differ in bytes per parameter: see `schemes`.
 
-    Raises ValueError for an unknown stage, precision, checkpointing, moments or logits, or a count below 1.
+    Raises ValueError for an unknown stage, precision, checkpointing, offload, moments or logits, a mesh that is no
+    pair, or a count below 1.
     """
     check_known("stage", stage, DEEPSPEED)
-    check_options(precision=precision, checkpointing=checkpointing, moments=moments, logits=logits)
+    check_options(precision=precision, checkpointing=checkpointing, offload=offload, moments=moments, logits=logits)
     counts = {"rows": rows, "tensor": tensor, "context": context, "micro_batches": micro_batches}
-    for name, count in counts.items():
-        check_count(f"value of {name}", count)
-    second_shard = second_shard if stage == "zero3" else None
+    rows, tensor, context, micro_batches = (check_count(f"value of {name}", count) for name, count in counts.items())
+    second_shard = None if second_shard is None else check_count("value of second_shard", second_shard)
+    mesh = None if mesh is None else _pair(mesh)
+    mesh, second_shard = mesh if stage != "ddp" else None, second_shard if stage == "zero3" else None
     is_whole = tensor == context == 1
     # DDP keeps its optimizer on the GPU, and DeepSpeed moves one only from stage 1 on.
-    has_launcher = is_whole and not mesh and not (offload and stage == "ddp")
-    accelerate = _accelerate(stage, precision, micro_batches, offload=offload)
-    deepspeed = _deepspeed(stage, precision, rows, second_shard, micro_batches, offload=offload, moments=moments)
+    has_launcher = is_whole and not (offload and stage == "ddp")
     has_fsdp2 = stage in RESHARD and is_whole
-    megatron = None
-    if stage in DISTRIBUTED_OPTIMIZER and not (offload or mesh):
-        megatron = _megatron(stage, precision, rows, checkpointing, tensor=tensor, context=context)
-    lacking = _not_covered(stage, rows, micro_batches, offload=offload, moments=moments, logits=logits)
+    accelerate = _accelerate(stage, precision, mesh, micro_batches, offload=offload)
+    deepspeed = _deepspeed(stage, precision, rows, second_shard, micro_batches, offload=offload, moments=moments)
+    options: dict[str, Any] = {"checkpointing": checkpointing, "tensor": tensor, "moments": moments, "logits": logits}
+    megatron = _megatron(stage, precision, rows, mesh, context=context, offload=offload, **options)
+    lacking = _not_covered(stage, precision, rows, micro_batches, offload=offload, **options)
     return {
         "fsdp2": _fsdp2(stage, precision, second_shard, mesh, offload=offload) if has_fsdp2 else None,
-        "accelerate": accelerate if has_launcher and not second_shard else None,
-        "deepspeed": deepspeed if has_launcher else None,
+        "accelerate": accelerate if has_launcher and not second_shard and (has_fsdp2 or not mesh) else None,
+        "deepspeed": deepspeed if has_launcher and not mesh else None,
         "megatron": megatron,
         "checkpointing": _CHECKPOINTS.get(checkpointing),
         "not covered": "\n".join(lacking) or None,
     }
 
 
+def _pair(mesh: Sequence[int]) -> tuple[int, int]:
+    """Replicas and shards as ints."""
+    if not isinstance(mesh, Sequence) or len(mesh) != 2:
+        raise ValueError(f"mesh is {mesh!r}: it must be a pair, of how many replicas and how many shards: (2, 8)")
+    return check_count("number of replicas in mesh", mesh[0]), check_count("number of shards in mesh", mesh[1])
+
+
 def _not_covered(
-    stage: str, rows: int, micro_batches: int, *, offload: bool, moments: str, logits: str
+    stage: str,
+    precision: str,
+    rows: int,
+    micro_batches: int,
+    *,
+    checkpointing: str,
+    offload: bool,
+    tensor: int,
+    moments: str,
+    logits: str,
 ) -> Iterator[str]:
     """What needs less memory, or adds up a step, and is in none of the settings: a sentence for each."""
     if offload and stage == "ddp":
         yield "Optimizer in main memory: no system here has that under ddp. Take the settings of zero1."
+    if checkpointing == "selective" and stage in DISTRIBUTED_OPTIMIZER:
+        yield (
+            "Selective checkpointing: Megatron's is another. Its --recompute-granularity selective repeats core "
+            "attention alone, which saves nothing where that is fused."
+        )
+    if precision == "fp16" and stage in RESHARD:
+        yield (
+            "A scaled loss, which fp16 needs: FSDP2 has none, so scale it with torch.amp.GradScaler, which leaves out "
+            "an update on all ranks if gradients overflow on one. Accelerate and DeepSpeed do it for you."
+        )
     if micro_batches > 1:
         yield (
             f"{micro_batches} micro-batches a step: DeepSpeed's configuration says so. In a loop of your own call "
@@ -101,12 +123,18 @@ def _not_covered(
     if moments == "8-bit":
         yield (
             "Moments in 8 bits: the optimizer that you make has them, for example torchao.optim.AdamW8bit in place of "
-            "torch.optim.AdamW. With moments in 32 bits it needs more. Megatron's own optimizer does not have them."
+            "torch.optim.AdamW. With moments in 32 bits it needs more. Megatron's distributed optimizer keeps them in "
+            "fp8, and has all of them in fp32 during the update; in main memory it keeps them in fp32."
         )
+    if logits == "flash":
+        yield "A loss in one kernel: CrossEntropyLoss of flash_attn.losses.cross_entropy in place of torch's."
     if logits == "fused":
+        kernel = "LigerFusedLinearCrossEntropyLoss of liger_kernel.transformers"
+        if tensor > 1:  # Liger's takes the whole vocabulary
+            kernel = "linear_cross_entropy of cut_cross_entropy, with its VocabParallelOptions,"
         yield (
-            "A loss without stored logits: the model has it, for example as LigerFusedLinearCrossEntropyLoss of "
-            "liger_kernel.transformers in place of the output layer and torch's cross-entropy."
+            f"A loss without stored logits: the model has it, as {kernel} in place of the output layer and torch's "
+            "cross-entropy. Megatron has none."
         )
 
 
@@ -167,25 +195,49 @@ def _deepspeed(
     return found
 
 
-def _accelerate(stage: str, precision: str, micro_batches: int, *, offload: bool) -> str:
+def _accelerate(stage: str, precision: str, mesh: tuple[int, int] | None, micro_batches: int, *, offload: bool) -> str:
     lines = [f"mixed_precision: '{precision if precision in TORCH_NAMES else 'no'}'"]  # in YAML a bare no is false
     if stage in RESHARD:
         lines += ["distributed_type: FSDP", "fsdp_config:", "  fsdp_version: 2"]
         lines += ["  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP"]
         lines += [f"  fsdp_reshard_after_forward: {str(RESHARD[stage]).lower()}"]
-        lines += ["  fsdp_offload_params: true"] * offload
+        lines += ["  fsdp_offload_params: true"] if offload else []
+        if mesh:
+            lines += ["parallelism_config:", f"  parallelism_config_dp_replicate_size: {mesh[0]}"]
+            lines += [f"  parallelism_config_dp_shard_size: {mesh[1]}"]
     elif stage == "zero1":  # FSDP2 has none, and torch's is in no configuration
         lines += ["distributed_type: DEEPSPEED", "deepspeed_config:", "  zero_stage: 1"]
-        lines += ["  offload_optimizer_device: cpu"] * offload
+        lines += ["  offload_optimizer_device: cpu"] if offload else []
         lines += [f"  gradient_accumulation_steps: {micro_batches}"] * (micro_batches > 1)
     else:
         lines += ["distributed_type: MULTI_GPU"]
     return "\n".join(lines) + "\n"
 
 
-def _megatron(stage: str, precision: str, rows: int, checkpointing: str, *, tensor: int, context: int) -> str:
+def _megatron(
+    stage: str,
+    precision: str,
+    rows: int,
+    mesh: tuple[int, int] | None,
+    *,
+    checkpointing: str,
+    tensor: int,
+    context: int,
+    offload: bool,
+    moments: str,
+    logits: str,
+) -> str | None:
+    if stage not in DISTRIBUTED_OPTIMIZER or checkpointing not in _MEGATRON or logits == "fused":
+        return None
     arguments = f"--micro-batch-size {rows}" + (f" --{precision}" if precision in TORCH_NAMES else "")
     arguments += " --use-distributed-optimizer" if DISTRIBUTED_OPTIMIZER[stage] else ""
+    arguments += f" --num-distributed-optimizer-instances {mesh[0]}" if mesh else ""
+    if offload or moments == "8-bit":
+        # Only the distributed optimizer has either, and in fp32 moments in 8 bits would come with masters.
+        if not DISTRIBUTED_OPTIMIZER[stage] or not (offload or precision in TORCH_NAMES):
+            return None
+        arguments += " --use-precision-aware-optimizer"
+        arguments += " --optimizer-cpu-offload" if offload else " --exp-avg-dtype fp8 --exp-avg-sq-dtype fp8"
     arguments += _MEGATRON[checkpointing]
     arguments += f" --tensor-model-parallel-size {tensor} --sequence-parallel" if tensor > 1 else ""
     return arguments + (f" --context-parallel-size {context}" if context > 1 else "")

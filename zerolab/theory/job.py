@@ -37,6 +37,13 @@ _COUNTS = {
     "gpus_per_node": "number of GPUs in a node",
     "micro_batches": "number of micro-batches",
 }
+_NOT_MEGATRONS = {
+    "checkpointing": (
+        "selective",
+        "its own repeats core attention alone, which saves nothing where that is fused: choose 'none' or 'block'",
+    ),
+    "logits": ("fused", "its own loss stores them, and overwrites them: choose 'own'"),
+}
 
 
 def check_options(**given: object) -> None:
@@ -54,7 +61,7 @@ class Job:
     (torch's `CPUOffloadPolicy`). Of several `micro_batches` all but the first find the gradients of those before.
     `gradient_bytes` are those of a gradient as it is sent; None takes what the scheme sends.
 
-    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, a utilisation
+    Raises ValueError for an unknown name, what the scheme or the GPU does not have, a count below 1, a utilisation
     outside (0, 1], rows that the model does not take, or ranks that cannot be grouped so.
     """
 
@@ -83,6 +90,9 @@ class Job:
 
     def __post_init__(self) -> None:
         check_options(**{option: getattr(self, option) for option in OPTIONS})
+        for option, (name, why) in _NOT_MEGATRONS.items():
+            if self.scheme == "megatron" and getattr(self, option) == name:
+                raise ValueError(f"{option} is {name!r}, which Megatron does not have: {why}")
         self.gpu.rate(self.precision)
         for name, words in _COUNTS.items():  # 8.0 is a count, but in a title it is 8
             object.__setattr__(self, name, check_count(words, getattr(self, name)))

@@ -4,9 +4,9 @@ Not everything is large at the same time: at the loss all activations exist and 
 other way round. So the peak is the largest of a few sums, one for each of these moments:
 
 * `loss`: everything that the forward kept, and the tensors of the size of the logits (`activations.at_the_loss`);
-* `backward of blocks.31`, and of the first block: what a checkpoint dropped has been computed again;
+* `backward of blocks.31`, and of the first blocks: what a checkpoint dropped has been computed again;
 * `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
-* `root`: the root's gradients are copied into their flat, all other gradients being where the stage keeps them;
+* `root`: its last gradient comes while those of the first block are still sent, or all of them exist twice, as above;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
   where moments have 8 bits, those of one flat in fp32.
 
@@ -91,25 +91,30 @@ class _Step:
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
-        last, root = self.depth - 1, 2 * self.root  # its gradients as autograd leaves them, and in the flat
-        gathered = self._gathered(0) + self._second(self.depth)
+        last = self.depth - 1
+        # A fused linear cross-entropy multiplies with the output's weight once more.
+        gathered = self._gathered(0, root=self.job.logits == "fused") + self._second(self.depth)
         yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, self.before)
-        # Through backward, memory grows or shrinks evenly, so the highest block is the first or one of the last two.
-        for number in sorted({last, max(last - 1, 0), 0}):
+        # Through backward, memory grows or shrinks evenly, so the highest block is one of the first or the last two.
+        for number in sorted({last, max(last - 1, 0), min(1, last), 0}):
             gathered = self._gathered(1, root=True) + self._second(number)
             activations = number * self.kept + self.end + self.returned + self.through
             reduced = self.before or (last - number) * self.block * self.kept_of_a_gradient
-            # Early in it all the block's activations exist, and the gradients of the one before are sent; at its end
-            # its gradients exist as autograd left them and in the flat, or the next block is gathered.
+            # Early in it all the block's activations exist, and the gradients of the one before are sent. At its end
+            # its gradients exist as autograd left them and in the flat; and it is released, but the next is gathered.
             early, sent = activations + self.inside + self.widest + self.ring, self.block * (number < last)
             yield f"backward of blocks.{number}", self._moment(early, gathered, self.waiting + sent + reduced)
             gradients = self.waiting + 2 * self.block + reduced
+            gathered = self._gathered(min(number, 1), root=True) + self._second(number)
             yield f"gradients of blocks.{number}", self._moment(activations, gathered, gradients)
-        if self.job.shape.kind == "gpt":  # a tied output has a gradient of its own, which is then added
-            root += self.waiting
+        # Where the output is tied, the last gradient is the sum of two, which exist beside it.
+        coming = self.root + 2 * self.waiting * (self.job.shape.kind == "gpt")
+        # What is sent of the first block's gradients, but for the part that is kept, or lies in Megatron's buffer.
+        sent = self.block * (1 - self.kept_of_a_gradient) * (self.job.scheme != "megatron")
         reduced = self.before or (self.whole - self.root) * self.kept_of_a_gradient
         gathered = self._gathered(0, root=True) + self._second(0)
-        yield "root", self._moment(self.returned + self.through, gathered, reduced + root)
+        gradients = reduced + max(coming + sent, 2 * self.root)
+        yield "root", self._moment(self.returned + self.through, gathered, gradients)
         yield "update", self.state | {"activations": self.returned, "buffers": self._temporaries() + self._second(0)}
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
@@ -140,12 +145,18 @@ class _Step:
         return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.shards
 
     def _temporaries(self) -> float:
-        """Of the update. Megatron's own Adam needs none, nor one in main memory, nor another's kernel for 8 bits."""
-        if self.job.scheme == "megatron" or self.job.offload:
+        """Of the update. One in main memory needs none, nor Megatron's Adam, nor torchao's kernel for 8 bits.
+
+        But with moments in 8 bits Megatron's has both of all that a rank owns in fp32.
+        Source: NVIDIA/TransformerEngine, pytorch/optimizers/fused_adam.py (step).
+        """
+        if self.job.offload:
             return 0
         owners = 1 if self.stage == "ddp" else self.job.shards
+        owned = round(self.whole / self.job.word / owners)
+        if self.job.scheme == "megatron":
+            return 2 * FP32_BYTES * owned if self.job.moments == "8-bit" else 0
         if self.job.moments == "fp32":
-            owned = round(self.whole / self.job.word / owners)
             return FP32_BYTES * updated_at_once(self.job.scheme, self.stage, owned)
         return self._unpacked() / owners if self.job.scheme == "zerolab" else 0
 

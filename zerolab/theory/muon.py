@@ -13,7 +13,7 @@ from math import prod
 from typing import NamedTuple
 
 from zerolab.engines.placement import SYSTEMS, Placement, Shapes, balanced, flat, held, matrices, rows, sent
-from zerolab.names import check_known
+from zerolab.names import check_count, check_known
 from zerolab.theory.forms import FP32_BYTES, STEP_COUNTER_BYTES
 
 PLACED = ("muon-replicated", "muon-owners", "muon-rows")
@@ -37,10 +37,10 @@ def state_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int = 
     * muon-owners: 4(M + R), 4m + 4R/N and 4m + 8R/N.
     * muon-rows: an Nth of what muon-replicated has, in whole rows.
 
-    Raises ValueError for another stage.
+    Raises ValueError for another stage, a world size below 1, or a rank that is none of its.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer_state": 0}
-    for unit, cuts in _cut(stage, units, world_size):
+    for unit, cuts in _cut(stage, units, world_size, rank):
         for kind, (system, cut) in cuts.items():
             shapes = getattr(unit, kind)
             for category, numel in held(SYSTEMS[system], cut, shapes, world_size, rank).items() if shapes else ():
@@ -63,14 +63,16 @@ def traffic_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int 
     (N - 1)m of updated matrices and 2R(N - 1)/N; muon-rows 3(M + R)(N - 1)/N, but for the root unit, which FSDP2
     gathers once, and about 2M(N - 1)/N^2 for the rows' way to their owners and back.
 
-    Raises ValueError for another stage.
+    Raises ValueError as `state_bytes`.
     """
-    numel = _between_owners(units, world_size, rank) if stage == "muon-rows" else 0
-    for unit, cuts in _cut(stage, units, world_size):
+    numel = 0
+    for unit, cuts in _cut(stage, units, world_size, rank):
         gathers = 1 if stage == "muon-rows" and unit.is_root else None
         for kind, (system, cut) in cuts.items():
             if shapes := getattr(unit, kind):
                 numel += sent(SYSTEMS[system], cut, shapes, world_size, rank, gathers=gathers)
+    if stage == "muon-rows":
+        numel += _between_owners(units, world_size, rank)
     return FP32_BYTES * numel
 
 
@@ -84,15 +86,21 @@ def newton_schulz_flops(shape: Sequence[int], iterations: int = 5) -> int:
 
 
 def owners_of(units: Sequence[Unit], world_size: int) -> list[list[int]]:
-    """The owner of each matrix, unit by unit, balanced over the whole model."""
+    """The owner of each matrix, unit by unit, balanced over the whole model. Raises ValueError for no ranks."""
+    check_count("world size", world_size)
     sizes = [[shape[0] * shape[1] for shape in unit.matrices] for unit in units]
     owners = iter(balanced([size for of_unit in sizes for size in of_unit], world_size))
     return [[next(owners) for _ in of_unit] for of_unit in sizes]
 
 
-def _cut(stage: str, units: Sequence[Unit], world_size: int) -> list[tuple[Unit, Mapping[str, tuple[str, Placement]]]]:
-    """Each unit with the row of `SYSTEMS` and the cut of its matrices and of its rest."""
+def _cut(
+    stage: str, units: Sequence[Unit], world_size: int, rank: int
+) -> list[tuple[Unit, Mapping[str, tuple[str, Placement]]]]:
+    """Each unit with the row of `SYSTEMS` and the cut of its matrices and of its rest, if there is such a rank."""
     check_known("placement of Muon", stage, PLACED)
+    check_count("world size", world_size)
+    if rank not in range(world_size):
+        raise ValueError(f"rank is {rank!r}, and {world_size} ranks are 0 to {world_size - 1}: choose one of them")
     if stage == "muon-owners":
         return [
             (unit, {"matrices": (stage, matrices(owners)), "rest": ("zero2", flat)})

@@ -10,11 +10,12 @@ trade latency for bandwidth. The others have conditions:
 * trees, and NVLS within the nodes of a tree, only for an all-reduce.
 
 An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
-four fifths of the datasheet's; what goes over the network is bounded by all of a node's cards together, or, where each
-message is for one rank alone, by the card of each GPU. Links that are not NCCL's (`catalog.Link`s of one's own) carry a
-plain ring at their own rate.
+four fifths of the datasheet's; what goes over the network is bounded by all cards together of the node that has the
+fewest, or, where each message is for one rank alone, by the card of each GPU. Between nodes that NVLink joins, a step
+is as within a node. Links that are not NCCL's (`catalog.Link`s of one's own) carry a plain ring at their own rate.
 
-Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h.
+Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h; src/graph/paths.cc
+(ncclTopoCheckP2p) of NVLink between nodes; src/init.cc (initTransportsRank) of the minimum over all ranks.
 Left out: the rounding to whole channels in search.cc, and the table that corrects trees for medium sizes. We compiled
 tuning.cc for comparison: it gives the same seconds for every gather and reduce-scatter that was tried, to a tenth of a
 microsecond, and for all-reduces except for that table.
@@ -89,7 +90,9 @@ class Way:
 class Group:
     """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network does the sums.
 
-    Raises ValueError for a count below 1, or more nodes than ranks.
+    `fewest`: ranks of the node that has the fewest; None if the nodes are as equally full as they can be.
+
+    Raises ValueError for a count below 1, more nodes than ranks, or more of the fewest than there are on average.
     """
 
     ranks: int
@@ -97,12 +100,15 @@ class Group:
     link: Link
     network: Link
     sharp: bool = False
+    fewest: int | None = None
 
     def __post_init__(self) -> None:
         check_count("number of ranks", self.ranks)
         check_count("number of nodes", self.nodes)
         if self.nodes > self.ranks:
             raise ValueError(f"there are {self.nodes} nodes for {self.ranks} ranks: give each node at least one")
+        if check_count("fewest ranks of a node", self.cards) > self.per_node:
+            raise ValueError(f"{self.nodes} nodes of {self.cards} or more ranks have more than {self.ranks}: give less")
 
     @property
     def per_node(self) -> float:
@@ -110,10 +116,14 @@ class Group:
         return self.ranks / self.nodes
 
     @property
+    def cards(self) -> int:
+        """Cards, one for each rank, of the node that has the fewest: what NCCL counts with on all nodes."""
+        return self.ranks // self.nodes if self.fewest is None else self.fewest
+
+    @property
     def rate(self) -> float:
         """Bytes a second of one ring: the node's, or what all cards of a node carry together, whichever is less."""
-        within = LINK_RATES.get(self.link.name, self.link.bytes_per_second)
-        between = self.per_node * self.network.bytes_per_second
+        within, between = _carried(self.link), self.cards * _carried(self.network)
         if self.nodes == 1:
             return within
         return between if self.per_node == 1 else min(within, between)
@@ -142,7 +152,7 @@ class Group:
             return
         if op in PASSES:
             yield from self._trees()
-        elif self.per_node == 1 and self._is_nccl(self.network) and self.nodes > 1:
+        elif self.per_node == 1 and self._is_nccl(self.network) and self._leaves_nvlink():
             steps = log2(self.nodes) * PAT.network / 3.5 + self.ranks * 2.8e-6
             yield Way("PAT Simple", PAT.base + steps, self.rate * PAT.part)
         yield from self._switched(op)
@@ -158,13 +168,11 @@ class Group:
             yield Way("ring", latency, rate * share)
             return
         for name, protocol in self._protocols(RING).items():
-            network = protocol.network if self._is_direct() else self.network.latency_seconds
             # With one GPU per node, nothing hides what a step over the network takes.
-            if self.per_node == 1 and self._is_direct():
-                network = TREE[name].network
-            overhead = OVERHEAD * (3 if name == "Simple" else 1) if self.nodes > 1 else 0.0
-            latency = protocol.base + inner * max(protocol.link, overhead) + outer * network
-            if name == "Simple" and passes == 2 and self.nodes > 1:
+            between = self._step(TREE[name] if self.per_node == 1 else protocol)
+            overhead = OVERHEAD * (3 if name == "Simple" else 1) if self._leaves_nvlink() else 0.0
+            latency = protocol.base + inner * max(protocol.link, overhead) + outer * between
+            if name == "Simple" and passes == 2 and self._leaves_nvlink():
                 latency *= PLATEAU
             yield Way(f"ring {name}", latency, self._limited(name, rate * protocol.part) * share)
 
@@ -172,14 +180,14 @@ class Group:
         """Bytes a second of what a rank sends to others, where its own card carries all that leaves the node."""
         if self.nodes == 1:
             return self.rate
-        away = 1.0 if op in FROM_ONE else (self.ranks - self.per_node) / (self.ranks - 1)
-        return min(LINK_RATES.get(self.link.name, self.link.bytes_per_second), self.network.bytes_per_second / away)
+        away = 1.0 if op in FROM_ONE else (self.ranks - self.cards) / (self.ranks - 1)
+        return min(_carried(self.link), _carried(self.network) / away)
 
     def _trees(self) -> Iterator[Way]:
         if self.nodes == 1 or not self._is_direct():
             return
         for name, protocol in self._protocols(TREE).items():
-            steps = 2 * ((self.per_node - 1) * protocol.link + log2(self.nodes) * protocol.network)
+            steps = 2 * ((self.per_node - 1) * protocol.link + log2(self.nodes) * self._step(protocol))
             yield Way(f"tree {name}", protocol.base + steps, self._limited(name, self.rate * protocol.part) / 2)
 
     def _protocols(self, protocols: dict[str, Protocol]) -> dict[str, Protocol]:
@@ -189,12 +197,14 @@ class Group:
     def _limited(self, name: str, rate: float) -> float:
         if name != "LL":
             return rate
-        within = LL_RATES.get(self.link.name, rate)
-        return min(rate, within if self.nodes == 1 else (39 if self.nodes == 2 else 20.4) * GB)
+        if self._leaves_nvlink():
+            return min(rate, (39 if self.nodes == 2 else 20.4) * GB)
+        links = (self.link, self.network) if self.nodes > 1 else (self.link,)
+        return min([rate, *(LL_RATES.get(link.name, rate) for link in links)])
 
     def _switched(self, op: str) -> Iterator[Way]:
         efficiency = NVLS_EFFICIENCY.get(self.link.name)
-        if efficiency is None or self.per_node < 2:
+        if efficiency is None or self.cards < 2:
             return
         inside = LINK_RATES[self.link.name] * efficiency * (CHANNELS - 1) / CHANNELS
         share = self.ranks / (2 * (self.ranks - 1)) if op in PASSES else 1.0  # gathers have it in `inside`
@@ -205,7 +215,7 @@ class Group:
         if self.sharp and self._is_direct():
             yield Way("NVLS Simple", NVLS.link + NVLS.network, min(inside, self.rate) * share)
         if op in PASSES and self._is_direct():
-            outside = self.per_node * self.network.bytes_per_second * (2 if self.nodes == 2 else 1)
+            outside = self.cards * _carried(self.network) * (2 if self.nodes == 2 else 1)
             steps = NVLS_TREE.link + 2 * log2(self.nodes) * NVLS_TREE.network
             yield Way("NVLSTree Simple", steps, min(inside, outside) * share)
 
@@ -215,7 +225,22 @@ class Group:
 
     def _is_direct(self) -> bool:
         """Whether no step goes through the kernel's TCP, where only the Simple protocol is worth its while."""
-        return self.nodes == 1 or self.network.name.startswith("infiniband")
+        return not self._leaves_nvlink() or self.network.name.startswith("infiniband")
+
+    def _leaves_nvlink(self) -> bool:
+        """Whether steps between nodes go over another network than NVLink."""
+        return self.nodes > 1 and self.network.name not in LINK_RATES
+
+    def _step(self, protocol: Protocol) -> float:
+        """Seconds of a step between nodes."""
+        if not self._leaves_nvlink():
+            return protocol.link
+        return protocol.network if self._is_direct() else self.network.latency_seconds
+
+
+def _carried(link: Link) -> float:
+    """Bytes a second of a ring over a link: NCCL's own figure, unless the link was made with less."""
+    return min(LINK_RATES.get(link.name, link.bytes_per_second), link.bytes_per_second)
 
 
 BUFFERS = {"Simple": 4 << 20, "LL": 8 * 512 * 8 * 16, "LL128": 120 * 640 * 8 * 8}
@@ -228,5 +253,9 @@ def buffer_bytes(channels: int = 16, connections: int = 1) -> int:
 
     A ring has one connection for each channel, and a tree up to three more; how many channels there are NCCL decides by
     the links (16 are usual over NVLink). Each process group that communicates on GPUs is a communicator.
+
+    Raises ValueError for a count below 1.
     """
+    check_count("number of channels", channels)
+    check_count("number of connections", connections)
     return channels * connections * sum(BUFFERS.values())

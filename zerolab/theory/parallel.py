@@ -167,8 +167,8 @@ def pipeline(run: Run, stages: int, micro_batches: int, stage: str = "zero1") ->
     whole = 2 * part  # parameters and gradients, which in "zero3" are there beside the shards
     state = whole + (run.held / stages - (whole if stage == "zero1" else 0)) / others
     in_flight = min(stages, micro_batches)
-    # Its last activations go on, and as many bytes of their gradients come back, which the next stage sends.
-    sent = {"all": passes * one_pass(part, others), "stages": micro_batches * run.hidden}
+    # Its last activations go on, and as many bytes of their gradients come back, which the next stage, if any, sends.
+    sent = {"all": passes * one_pass(part, others), "stages": micro_batches * run.hidden if stages > 1 else 0.0}
     return Bytes(state, in_flight * run.activations() / stages, sent)
 
 

@@ -92,12 +92,16 @@ class Plan(Table):
         """The first of what people try that helps the stage that shards the most."""
         stage = str(self[-1]["stage"])
         it = "it" if least == stage else stage
+        tried = {}
         for job in remedies.ladder(self.job, self.usable, stage):
-            if (need := remedies.needs(job, stage)) <= self.usable:
+            tried[job] = need = remedies.needs(job, stage)
+            if need <= self.usable:
                 return f"With {remedies.difference(self.job, job)} {it} needs {need / 1e9:.1f} GB, and fits."
+        best = min(tried, key=tried.__getitem__)
         return (
-            f"More GPUs would not help: with {remedies.difference(self.job, job)} {it} needs {need / 1e9:.1f} GB. Take "
-            "larger ones or shorter rows."
+            f"Nothing that is tried here helps, on up to {job.world_size:,} GPUs: with "
+            f"{remedies.difference(self.job, best)} {it} needs {tried[best] / 1e9:.1f} GB. Take larger ones or shorter "
+            "rows."
         )
 
     @property
@@ -107,15 +111,18 @@ class Plan(Table):
         job, step = self.job, self.steps[stage]
         flops = seconds.quoted_flops(job.shape, job.length) * job.tokens * job.micro_batches
         reached = flops / step.total / job.rate
-        low, high = seconds.PUBLISHED_UTILISATION[seconds.chip(job.gpu)]
-        fused = seconds.step(replace(job, kernels="compiled", utilisation=None), stage).total
+        chip = seconds.chip(job.gpu)
+        low, high = seconds.PUBLISHED_UTILISATION[chip]
         waits = step.waiting + step.straggling
+        compiled = ""
+        if job.utilisation is None:  # a quoted one is not known of what has been changed
+            compiled = f" Compiled it would take {seconds.step(replace(job, kernels='compiled'), stage).total:.3g} s."
         return (
             f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
             f"{step.updating:.2g} s, and waits for {waits:.2g} s: for the {step.sending:.3g} s that it sends, where no "
             f"computing hides them, and for the slowest rank. It reaches "
-            f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on this chip reach {low:.0%} to "
-            f"{high:.0%}. Compiled it would take {fused:.3g} s."
+            f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on {chip.upper()} reach {low:.0%} "
+            f"to {high:.0%}.{compiled}"
         )
 
     def settings(self, stage: str | None = None) -> dict[str, Any]:
@@ -173,12 +180,13 @@ def plan(
         rows: sequences per rank; of `tensor` times `context` ranks together.
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
-            matrix multiplication) or "block" (all of it).
+            matrix multiplication; not Megatron's) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20, but that zero3 updates
             no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; of bytes alone, for seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do; Megatron, in either case, in fp32 and in place), or by one kernel ("fused"); of bytes alone, as above.
+            do), by one kernel ("flash", flash-attn's; Megatron, in all three cases, in fp32 and in place), or by a
+            fused linear cross-entropy ("fused", Liger's), which stores none of them; of bytes alone, as above.
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
@@ -193,8 +201,9 @@ def plan(
         context: GPUs that divide each sequence, in a ring (context parallelism); the state is divided as without.
         micro_batches: how many, of `rows` each, add up to a step.
 
-    Raises ValueError for an unknown name, a count below 1, ranks that do not come out even, bytes below a million,
-    memory that CUDA takes whole, a utilisation outside (0, 1]; TypeError for no name or shape, and for no number.
+    Raises ValueError for an unknown name, what Megatron does not have, a count below 1, ranks that do not come out
+    even, bytes below a million, memory that CUDA takes whole, a utilisation outside (0, 1]; TypeError for no name or
+    shape, and for no number.
     """
     return Plan(*_asked(**locals()))
 

@@ -22,11 +22,11 @@ from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.job import Job
 from zerolab.theory.moments import peak
 
-DOUBLINGS = 12  # of the GPUs, that are tried
+MOST_GPUS = 2**20  # that are tried
 LESS: dict[str, dict[Any, tuple[Any, ...]]] = {
     "attention": {"math": ("fused",)},
     "checkpointing": {"none": CHECKPOINTING[1:], "selective": CHECKPOINTING[2:]},
-    "logits": {"own": ("fused",), "fp32": ("fused",)},
+    "logits": {"own": ("fused",), "fp32": ("fused",), "flash": ("fused",)},
     "moments": {"fp32": ("8-bit",)},
     "offload": {False: (True,)},
     "sharding": {"hybrid": ("hpz", "full"), "hpz": ("full",)},
@@ -54,20 +54,24 @@ def _written(name: str, value: Any) -> str:
 
 
 def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
-    """The job with one thing changed, in the order in which it is tried; of micro-batches the largest that fits."""
-    yield from _less(job, stage, "attention", "checkpointing")
-    if job.rows > 1:
-        # Fewer rows never need more, so the first count that fits is found by halving.
-        fewer = range(job.rows - 1, 0, -1)
-        fits = bisect_left(fewer, True, key=lambda rows: needs(_added_up(job, rows), stage) <= usable)
-        yield _added_up(job, max(1, job.rows - 1 - fits))
-    yield from _less(job, stage, *OPTIMIZER, *DIVIDED)
-    yield from _possible(job, world_size=2 * job.world_size)
+    """The job with one change that saves memory, in the order in which it is tried; of rows the most that fit."""
+    now = needs(job, stage)
+    tried = [*_less(job, stage, "attention", "checkpointing"), *_fewer_rows(job, usable, stage)]
+    tried += [*_less(job, stage, *OPTIMIZER, *DIVIDED), *_possible(job, world_size=2 * job.world_size)]
+    yield from (other for other in tried if needs(other, stage) < now)
 
 
-def _added_up(job: Job, rows: int) -> Job:
-    """The job with so many rows at once, and as many micro-batches more as its step then takes."""
-    return replace(job, rows=rows, micro_batches=-(-job.rows * job.micro_batches // rows))
+def _fewer_rows(job: Job, usable: float, stage: str) -> Iterator[Job]:
+    """The job with fewer rows at once and more micro-batches that are as many rows together: the most that fit."""
+    together = job.rows * job.micro_batches
+    fewer = [
+        replace(job, rows=rows, micro_batches=together // rows)
+        for rows in range(job.rows - 1, 0, -1)
+        if together % rows == 0
+    ]
+    # Fewer of them never need more, so the first that fits is found by halving.
+    fits = bisect_left(fewer, True, key=lambda other: needs(other, stage) <= usable)
+    yield from fewer[fits:][:1] or fewer[-1:]
 
 
 def _possible(job: Job, **changed: Any) -> list[Job]:
@@ -90,28 +94,38 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     for other in changes(job, usable, stage):
         if (other.attention, other.checkpointing, other.rows) != (job.attention, job.checkpointing, job.rows):
             yield other
-    least = replace(_added_up(job, 1), checkpointing=CHECKPOINTING[-1], attention="fused")
+    a_row = {"rows": 1, "micro_batches": job.rows * job.micro_batches}
+    least = _all(job, stage, {"checkpointing": CHECKPOINTING[-1]}, {"attention": "fused"}, a_row)
     yield least
     yield from _less(least, stage, *OPTIMIZER, *DIVIDED)
-    most = replace(least, logits="fused", moments="8-bit", sharding="full")
+    most = _all(least, stage, {"logits": "fused"}, {"moments": "8-bit"}, {"sharding": "full"})
     yield most
-    most = replace(most, offload=True)
+    most = _all(most, stage, {"offload": True})
     yield most
     yield from _less(most, stage, *DIVIDED)
-    for power in range(1, DOUBLINGS + 1):
+    doublings = (MOST_GPUS // job.world_size).bit_length() - 1
+    for power in range(1, max(1, doublings) + 1):
         for larger in _possible(least, world_size=job.world_size * 2**power, sharding="full"):
             yield from _on_more_gpus(larger, job.context * 2**power)
+
+
+def _all(job: Job, stage: str, *changes: dict[str, Any]) -> Job:
+    """The job with all of the changes but those that are not possible, or need more."""
+    for changed in changes:
+        for other in _possible(job, **changed):
+            job = min(other, job, key=lambda each: needs(each, stage))
+    return job
 
 
 def _on_more_gpus(least: Job, context: int) -> Iterator[Job]:
     """The job as it is, with matrices divided as far as these GPUs allow, and rows too, each also with a fused loss."""
     *_, divided = [least, *_less(least, "", "tensor")]
-    # Of ranks that have the same part of each matrix no more can share a row than there are.
-    ranks = gcd(context, divided.world_size // divided.tensor)
+    # Of ranks that have the same part of each matrix no more can share a row than there are, nor than it has tokens.
+    ranks = gcd(context, divided.world_size // divided.tensor, divided.length)
     for other in dict.fromkeys((least, divided, *_possible(divided, context=ranks))):
         yield other
         if other.logits != "fused":
-            yield replace(other, logits="fused")
+            yield from _possible(other, logits="fused")
 
 
 def table(job: Job, usable: float, stage: str) -> list[dict[str, Value]]:

@@ -77,6 +77,8 @@ class Step:
 
 def step(job: Job, stage: str) -> Step:
     """How long a step of AdamW takes under a stage. Source: see the module."""
+    if stage == "ddp":  # which divides nothing
+        job = replace(job, sharding="full")
     forward, attention, head = block_seconds(job), attention_seconds(job), head_seconds(job)
     backward = (2 + RECOMPUTED[job.checkpointing]) * forward + attention / 2
     exchanging, exchanging_back = exchange_seconds(job)
@@ -246,4 +248,6 @@ def _group(job: Job, ranks: int, nodes: int) -> Group:
     if job.bandwidth is not None:
         ring = Link("given", job.bandwidth, 0.0, "the caller")
         return Group(ranks, nodes, ring, ring)
-    return Group(ranks, nodes, link(job.gpu.link), job.network)
+    # Nodes are filled one after the other, so the last has the fewest; of a group across nodes each has one.
+    fewest = max(1, ranks - (nodes - 1) * (job.gpus_per_node // job.tensor))
+    return Group(ranks, nodes, link(job.gpu.link), job.network, fewest=fewest)

@@ -6,7 +6,7 @@ counts as model state, but the system does not show, is a term too (`not_shown`)
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -40,6 +40,9 @@ IN_FLATS = ("zero3-8bit",)
 GATHERED_IN_8_BITS = 1 + forms.SCALE_BYTES / forms.BLOCK
 """Bytes per element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
 
+ROOT_ONCE = ("fsdp1", "fsdp2", "hsdp", "muon-rows")
+"""FSDP, which keeps the root unit whole from forward to backward (`reshard_after_forward=None`): gathered once."""
+
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
 
@@ -57,11 +60,12 @@ def check(stage: str, world_size: int, precision: str) -> None:
         raise ImportError('DeepSpeed is not installed: pip install -c constraints.txt -e ".[deepspeed]"')
 
 
-def check_moments(stage: str, precision: str, moments: str) -> None:
-    """Raises ValueError for an unknown name, or moments that the stage does not take."""
+def check_moments(stage: str, precision: str, moments: str, offered: Iterable[str]) -> None:
+    """Raises ValueError for an unknown name, or moments that the stage does not take; some of `offered` do."""
     state_bytes(stage, 1, 1, precision, moments=moments)  # only to refuse unknown names
-    if moments != "fp32" and stage in FORMS and stage not in IN_FLATS:
-        raise ValueError(f"{stage} has no moments in {moments}: take {', '.join(forms.STAGES)} or zero3-8bit")
+    *others, last = (name for name in offered if name not in FORMS or name in IN_FLATS)
+    if moments != "fp32" and stage not in (*others, last):
+        raise ValueError(f"{stage} has no moments in {moments}: take {', '.join(others)} or {last}")
 
 
 def state_bytes(
@@ -87,10 +91,13 @@ def state_bytes(
     return found | {"optimizer_state": found["optimizer_state"] - spared}
 
 
-def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str, *, matrices: int = 0) -> int:
+def traffic_bytes(
+    stage: str, num_params: int, world_size: int, precision: str, *, matrices: int = 0, root: int = 0
+) -> int:
     """`theory.traffic_bytes`, for other systems too; hsdp's halves also all-reduce their shards of the gradients.
 
-    Under muon-rows an Nth of `matrices` elements goes to the owners for the update, and an Nth back, in fp32.
+    FSDP gathers the `root` elements of the root unit once (`ROOT_ONCE`). Under muon-rows an Nth of `matrices` elements
+    goes to the owners for the update, and an Nth back, in fp32.
     Source of the second pass: FSDP (arXiv 2304.11277) section 3.2, hybrid sharding.
     """
     shards = _shards(stage, world_size)
@@ -98,6 +105,8 @@ def traffic_bytes(stage: str, num_params: int, world_size: int, precision: str, 
         elements = forms.traffic_elements("ddp", num_params, world_size)
         return int(GATHERED_IN_8_BITS * elements) + forms.traffic_bytes("zero3", num_params, world_size, precision) // 3
     within = forms.traffic_bytes(FORMS.get(stage, stage), num_params, shards, precision)
+    if root and stage in ROOT_ONCE:
+        within -= forms.traffic_bytes("ddp", root, shards, precision) // 2
     if stage == "muon-rows":
         return within + 2 * forms.FP32_BYTES * matrices * (world_size - 1) // world_size**2
     # Between the halves, a rank all-reduces only the shard that it owns.
@@ -223,10 +232,12 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
           2P; in zero3 the rank's own shard of them is not counted.
         * `largest_layer`: in zero3 parameters and gradients of one whole layer, 2 + 2 bytes per element.
 
-    Raises ValueError for another stage.
+    Raises ValueError for another stage, or a largest layer that has fewer than no or more than all parameters.
     """
     if stage not in ("zero2", "zero3"):
         raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
+    if not 0 <= largest <= num_params:
+        raise ValueError(f"the largest layer has {largest!r} of {num_params!r} parameters: give 0 to all of them")
     sharded = stage == "zero3"
     # Each term is rounded to whole bytes, where DeepSpeed rounds their sum: they differ by at most two bytes.
     return {
