@@ -45,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Joins the ranks, trains and records, and writes `--out` on rank 0."""
     options = _parse(arguments)
     _check(options)
+    gc.freeze()  # torch's half a million objects, which no collection needs to look through from here on
     device = _join(options)
     # Both readings are outside the recording: their hundreds of messages are not part of the training.
     before = clocks.read()
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     dist.barrier()  # no rank leaves before the file is written
     let_gloo_rest()
     dist.destroy_process_group()
-    gc.freeze()  # else Python's end looks through torch's half a million objects, several times
+    gc.freeze()  # what torch has imported since, for the collections at Python's end
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

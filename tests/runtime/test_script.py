@@ -115,3 +115,12 @@ def test_a_module_in_an_archive_is_run(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     script.run(argparse.Namespace(script="inside", arguments=[], module=True))
     assert capsys.readouterr().out == f"__main__ {tmp_path / 'packed.zip' / 'inside.py'}\n"
+
+
+def test_nothing_that_was_there_before_a_script_is_looked_through_by_its_collections(tmp_path):
+    counting = "import gc, torch\nprint(len(gc.get_objects()), gc.get_freeze_count())\n"
+    (tmp_path / "counting.py").write_text(counting)
+    trace = ["-m", "zerolab.trace", "--out", "run.json", "counting.py"]
+    done = subprocess.run([sys.executable, *trace], cwd=tmp_path, capture_output=True, text=True, check=True)
+    seen, others = map(int, done.stdout.split())
+    assert seen < others / 100

@@ -4,6 +4,7 @@ Its end is not quite Python's own: see `gloo_at_rest`.
 """
 
 import argparse
+import gc
 import importlib.util
 import runpy
 import sys
@@ -41,6 +42,7 @@ def run(options: argparse.Namespace) -> None:
 
     `__main__` is the script's from then on: what it leaves to threads and to the end of Python may ask for it.
     """
+    gc.freeze()  # torch's half a million objects, which no collection needs to look through from here on
     sys.argv = [options.script, *options.arguments]
     main = ModuleType("__main__")
     with gloo_at_rest():
