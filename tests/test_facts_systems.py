@@ -79,7 +79,7 @@ def test_deepspeed_has_no_estimate_for_stage_1():
     with pytest.raises(ValueError, match="no estimate for 'zero1': choose zero2 or zero3"):
         systems.deepspeed_estimate("zero1", 1000, 4)
     for largest in (-5, 1001):
-        with pytest.raises(ValueError, match=f"the largest layer has {largest} of 1000 parameters: give 0 to all"):
+        with pytest.raises(ValueError, match=f"the largest layer has {largest} of 1000 parameters: give none to all"):
             systems.deepspeed_estimate("zero3", 1000, 4, largest)
 
 

@@ -98,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--every", type=int, default=10, metavar="K", help="steps between checkpoints (default: 10)")
     parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
-    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help="seconds to wait for a silent peer")
+    silent = "seconds to wait for a silent peer (default: %(default)g)"
+    parser.add_argument("--timeout", type=float, default=300.0, metavar="S", help=silent)
     return parser
 
 

@@ -91,7 +91,7 @@ function show(plan) {
     element(
       "details",
       { class: "zl-folded" },
-      element("summary", {}, system === "not covered" ? "What no setting does" : `With ${nameOf(system)}`),
+      element("summary", {}, system === "not covered" ? "What is left to your own code" : `With ${nameOf(system)}`),
       element("pre", { tabindex: "0" }, text),
     ),
   );

@@ -9,6 +9,7 @@ import pytest
 from published_runs import runs
 
 from zerolab import catalog
+from zerolab.catalog import GIB
 from zerolab.theory.seconds import FITTED
 
 # 8.03 billion, and so on: what the sources print. MosaicML's are with as many positions as a row has tokens.
@@ -89,3 +90,13 @@ def test_the_page_shows_the_table_as_it_is():
     page = published_table.PAGE.read_text(encoding="utf-8")
     shown = page.partition(published_table.BEGIN)[2].partition(published_table.END)[0]
     assert shown == published_table.text()
+
+
+def test_the_page_says_what_the_forms_give_with_tensor_parallelism_of_two():
+    """The same tokens for each GPU as in the runs without it."""
+    those = [run for run in runs() if run.table == "commit 83c879f18; FSDP2; peak active"]
+    divided = [replace(run, job=replace(run.job, tensor=2, rows=2 * run.job.rows)) for run in those]
+    without, two = ([f"{published_table.predicted_bytes(run) / GIB:.1f}" for run in each] for each in (those, divided))
+    page = " ".join(published_table.PAGE.read_text(encoding="utf-8").split())
+    assert f"as the forms count them: they say {' and '.join(without)}." in page
+    assert f"where the forms say {' and '.join(two)}." in page

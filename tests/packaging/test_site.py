@@ -336,6 +336,12 @@ def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pytho
     assert found.settings()["fsdp2"] in planner.locator("details pre").all_text_contents()[0]
 
 
+def test_the_planners_page_says_how_much_python_loads(site):
+    loaded = [path for path in (site / "_static" / "python").iterdir() if path.name != "NOTICE.txt"]
+    size = sum(path.stat().st_size for path in loaded) / 1e6
+    assert f"Python ({size:.0f} MB) loads" in (site / "planner.html").read_text(encoding="utf-8")
+
+
 def test_where_nothing_fits_the_planner_says_what_to_try(planner):
     planner.select_option("[name=model]", "gpt3-175b")
     found = theory.plan("gpt3-175b", 8)

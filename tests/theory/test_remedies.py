@@ -135,7 +135,7 @@ def test_as_many_gpus_are_tried_from_few_as_from_many(model, few, many, memory):
 def test_if_nothing_helps_the_least_that_was_found_is_named():
     answer = theory.plan("gpt2", 8, memory=6e8).answer
     found = re.search(
-        r"on up to 1,048,576 GPUs: with (.*) it needs (.*) GB\. Take larger ones or shorter rows\.$", answer
+        r"on up to 1,048,576 GPUs: with (.*) it needs (.*) GB\. Take larger GPUs or shorter rows\.$", answer
     )
     options = eval(f"dict({found[1]})")  # noqa: S307
     least = theory.plan(**{"model": "gpt2", "world_size": 8, "memory": 6e8} | options)[-1]

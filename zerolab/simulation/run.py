@@ -98,8 +98,8 @@ def simulate(
         progress: called with a sentence as each stage begins.
 
     Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, a bandwidth that is
-    not above 0, a utilisation outside (0, 1] or a batch that the model does not take; RuntimeError where a model's way
-    depends on values, an engine reads released memory, or this process is in a process group.
+    not above 0, a utilisation outside (0, 1] or a batch that the model does not take; RuntimeError where a model's
+    control flow depends on values, an engine reads released memory, or this process is in a process group.
     """
     world_size = check_count("world size", world_size)
     chosen = _checked(stages, precision, moments)

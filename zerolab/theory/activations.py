@@ -105,14 +105,15 @@ def at_the_loss(
 ) -> tuple[int, int]:
     """Bytes of logits and tensors of their size: the most that exist at once, and what stays through backward.
 
-    There are four: the logits, the logarithms of their softmax, and the gradients of both; with "flash" the logits and
-    their gradient. The logits themselves stay as long as the training loop holds the model's output. Of `tensor` ranks
-    each has a part of the vocabulary.
+    There are four: the logits, the logarithms of their softmax, and the gradients of both; with "flash" there are two,
+    the logits and their gradient. The logits themselves stay as long as the training loop holds the model's output.
+    Each of `tensor` ranks has a part of the vocabulary.
 
-    "fused" stores none, but makes all gradients in forward: of the output's input, which from then on takes the place
-    of that input, and of its weight. Source: linkedin/Liger-Kernel, ops/fused_linear_cross_entropy.py.
+    "fused" stores none, but computes the gradients of the output layer in forward: that of its input, which is then
+    kept in place of the input, and that of its weight. Source: linkedin/Liger-Kernel,
+    ops/fused_linear_cross_entropy.py.
 
-    `in_place` is Megatron's own loss, whatever `logits` says but "fused": it casts them to fp32 and turns the copy into
+    `in_place` is Megatron's own loss, in place of any but "fused": it casts the logits to fp32 and turns the copy into
     exponentials, probabilities and gradients, one after the other, and the loop gets the loss alone. Source:
     NVIDIA/Megatron-LM, core/tensor_parallel/cross_entropy.py.
 
@@ -131,8 +132,8 @@ def at_the_loss(
 def _in_chunks(vocabulary: int, width: int, tokens: int, word: int) -> int:
     """Bytes of Liger's kernel: a chunk of the logits, the gradients of the output's input and weight, and a product.
 
-    As many tokens make a chunk as keep it about as large as the input. What a chunk adds to the weight's gradient is a
-    tensor as large, and in 16 bits it is there in fp32 as well.
+    A chunk has as many tokens as make it about as large as the input. What it adds to the weight's gradient is a tensor
+    of the weight's size, which in 16 bits exists in fp32 as well.
     """
     wanted = -(-tokens // -(-vocabulary // width))
     chunk = min(tokens, 1 << (wanted - 1).bit_length())

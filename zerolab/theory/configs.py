@@ -38,17 +38,18 @@ def settings(
 ) -> dict[str, Any]:
     """The same stage in other systems, to paste.
 
-    `offload` puts the optimizer into main memory; `mesh` are the replicas and shards of hybrid sharding, of which ddp
-    has none; `tensor` ranks divide each matrix, `context` each sequence; `second_shard` ranks of a node keep a second
-    shard (hpZ); so many `micro_batches` add up to a step; `moments` and `logits` are those of `plan`. A system that has
-    no such setting has None: which matrices are divided how depends on the model.
+    `offload` puts the optimizer into main memory; `mesh` is how many replicas and how many shards hybrid sharding has
+    (ddp has no shards); `tensor` ranks divide each matrix, `context` each sequence; `second_shard` ranks of a node keep
+    a second shard (hpZ); so many `micro_batches` add up to a step; `moments` and `logits` are those of `plan`. A system
+    that has no such setting has None. Which matrices are divided how depends on the model: for `tensor` and `context`
+    only Megatron has settings.
 
     Returns:
         "fsdp2": lines of Python that shard a `model` whose blocks are in `blocks`, or None where FSDP2 has no such
         stage; "accelerate": the file to give to `accelerate launch --config_file`; "deepspeed": its configuration, to
         pass to `deepspeed.initialize(config=...)` or to save as JSON; "megatron": arguments of its training script, or
         None where it has no such stage; "checkpointing": lines of Python to run before either of the first two, or
-        None; "not covered": sentences about what no setting does, so that your own code has to, or None. In bf16 the
+        None; "not covered": sentences about what all or some of these leave to your own code, or None. In bf16 the
         systems differ in bytes per parameter: see `schemes`.
 
     Raises ValueError for an unknown stage, precision, checkpointing, offload, moments or logits, a mesh that is no
@@ -99,7 +100,7 @@ def _not_covered(
     moments: str,
     logits: str,
 ) -> Iterator[str]:
-    """What needs less memory, or adds up a step, and is in none of the settings: a sentence for each."""
+    """What was asked for and is not in the settings of every system that has the stage: a sentence for each."""
     if offload and stage == "ddp":
         yield "Optimizer in main memory: no system here has that under ddp. Take the settings of zero1."
     if checkpointing == "selective" and stage in DISTRIBUTED_OPTIMIZER:
@@ -123,8 +124,8 @@ def _not_covered(
     if moments == "8-bit":
         yield (
             "Moments in 8 bits: the optimizer that you make has them, for example torchao.optim.AdamW8bit in place of "
-            "torch.optim.AdamW. With moments in 32 bits it needs more. Megatron's distributed optimizer keeps them in "
-            "fp8, and has all of them in fp32 during the update; in main memory it keeps them in fp32."
+            "torch.optim.AdamW. With moments in 32 bits it needs more memory. Megatron's distributed optimizer keeps "
+            "them in fp8, and has all of them in fp32 during the update; in main memory it keeps them in fp32."
         )
     if logits == "flash":
         yield "A loss in one kernel: CrossEntropyLoss of flash_attn.losses.cross_entropy in place of torch's."

@@ -4,9 +4,10 @@ Not everything is large at the same time: at the loss all activations exist and 
 other way round. So the peak is the largest of a few sums, one for each of these moments:
 
 * `loss`: everything that the forward kept, and the tensors of the size of the logits (`activations.at_the_loss`);
-* `backward of blocks.31`, and of the first blocks: what a checkpoint dropped has been computed again;
+* `backward of blocks.31`, the same of blocks.30, and of the first two: what a checkpoint dropped is there again;
 * `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
-* `root`: its last gradient comes while those of the first block are still sent, or all of them exist twice, as above;
+* `root`: its last gradient is computed while the first block's are still being sent; or all of its gradients exist
+  twice, as above;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
   where moments have 8 bits, those of one flat in fp32.
 
@@ -147,7 +148,7 @@ class _Step:
     def _temporaries(self) -> float:
         """Of the update. One in main memory needs none, nor Megatron's Adam, nor torchao's kernel for 8 bits.
 
-        But with moments in 8 bits Megatron's has both of all that a rank owns in fp32.
+        But where moments have 8 bits, Megatron's unpacks those of all that a rank owns to fp32, at once.
         Source: NVIDIA/TransformerEngine, pytorch/optimizers/fused_adam.py (step).
         """
         if self.job.offload:

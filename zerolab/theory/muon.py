@@ -37,7 +37,7 @@ def state_bytes(stage: str, units: Sequence[Unit], world_size: int, rank: int = 
     * muon-owners: 4(M + R), 4m + 4R/N and 4m + 8R/N.
     * muon-rows: an Nth of what muon-replicated has, in whole rows.
 
-    Raises ValueError for another stage, a world size below 1, or a rank that is none of its.
+    Raises ValueError for another stage, a world size below 1, or a rank outside it.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer_state": 0}
     for unit, cuts in _cut(stage, units, world_size, rank):
@@ -86,7 +86,7 @@ def newton_schulz_flops(shape: Sequence[int], iterations: int = 5) -> int:
 
 
 def owners_of(units: Sequence[Unit], world_size: int) -> list[list[int]]:
-    """The owner of each matrix, unit by unit, balanced over the whole model. Raises ValueError for no ranks."""
+    """The owner of each matrix, unit by unit, balanced over the whole model. Raises ValueError without any ranks."""
     check_count("world size", world_size)
     sizes = [[shape[0] * shape[1] for shape in unit.matrices] for unit in units]
     owners = iter(balanced([size for of_unit in sizes for size in of_unit], world_size))

@@ -10,9 +10,10 @@ trade latency for bandwidth. The others have conditions:
 * trees, and NVLS within the nodes of a tree, only for an all-reduce.
 
 An all-reduce by ring is two passes. What the ring of a node carries is NCCL's own figure for the link (topo.h), about
-four fifths of the datasheet's; what goes over the network is bounded by all cards together of the node that has the
-fewest, or, where each message is for one rank alone, by the card of each GPU. Between nodes that NVLink joins, a step
-is as within a node. Links that are not NCCL's (`catalog.Link`s of one's own) carry a plain ring at their own rate.
+four fifths of the datasheet's; what goes over the network is bounded by all cards together of the node with the fewest
+cards, or, where each message is for one rank alone, by each GPU's own card. Where NVLink joins the nodes, a step
+between them takes as long as one within a node. Links that are not NCCL's (`catalog.Link`s of one's own) carry a plain
+ring at their own rate.
 
 Source: NVIDIA/nccl, src/graph/tuning.cc (ncclTopoTuneModel, ncclTopoGetAlgoTime), src/graph/topo.h; src/graph/paths.cc
 (ncclTopoCheckP2p) of NVLink between nodes; src/init.cc (initTransportsRank) of the minimum over all ranks.
@@ -90,9 +91,9 @@ class Way:
 class Group:
     """Ranks of a collective: how many, in how many nodes, joined by what; `sharp` if the network does the sums.
 
-    `fewest`: ranks of the node that has the fewest; None if the nodes are as equally full as they can be.
+    `fewest`: how many ranks the node with the fewest has; None if the ranks are spread as evenly as possible.
 
-    Raises ValueError for a count below 1, more nodes than ranks, or more of the fewest than there are on average.
+    Raises ValueError for a count below 1, more nodes than ranks, or a `fewest` above the mean.
     """
 
     ranks: int
@@ -107,8 +108,8 @@ class Group:
         check_count("number of nodes", self.nodes)
         if self.nodes > self.ranks:
             raise ValueError(f"there are {self.nodes} nodes for {self.ranks} ranks: give each node at least one")
-        if check_count("fewest ranks of a node", self.cards) > self.per_node:
-            raise ValueError(f"{self.nodes} nodes of {self.cards} or more ranks have more than {self.ranks}: give less")
+        if check_count("number of ranks in the smallest node", self.cards) > self.per_node:
+            raise ValueError(f"{self.nodes} nodes of {self.cards} or more ranks are more than {self.ranks}: give fewer")
 
     @property
     def per_node(self) -> float:
@@ -117,7 +118,7 @@ class Group:
 
     @property
     def cards(self) -> int:
-        """Cards, one for each rank, of the node that has the fewest: what NCCL counts with on all nodes."""
+        """Cards, one for each rank, of the node with the fewest: NCCL counts with as many on all nodes."""
         return self.ranks // self.nodes if self.fewest is None else self.fewest
 
     @property

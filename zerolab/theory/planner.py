@@ -100,7 +100,7 @@ class Plan(Table):
         best = min(tried, key=tried.__getitem__)
         return (
             f"Nothing that is tried here helps, on up to {job.world_size:,} GPUs: with "
-            f"{remedies.difference(self.job, best)} {it} needs {tried[best] / 1e9:.1f} GB. Take larger ones or shorter "
+            f"{remedies.difference(self.job, best)} {it} needs {tried[best] / 1e9:.1f} GB. Take larger GPUs or shorter "
             "rows."
         )
 
@@ -183,10 +183,11 @@ def plan(
             matrix multiplication; not Megatron's) or "block" (all of it).
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20, but that zero3 updates
             no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
-        attention: "fused", or "math", which stores its matrix; of bytes alone, for seconds are those of "fused".
+        attention: "fused", or "math", which stores its matrix; bytes alone change: seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), by one kernel ("flash", flash-attn's; Megatron, in all three cases, in fp32 and in place), or by a
-            fused linear cross-entropy ("fused", Liger's), which stores none of them; of bytes alone, as above.
+            do), by one kernel ("flash", flash-attn's), or by a fused linear cross-entropy ("fused", Liger's), which
+            stores no logits; Megatron's own loss, in fp32 and in place, takes the place of the first three. Bytes
+            alone change, as above.
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
@@ -201,9 +202,9 @@ def plan(
         context: GPUs that divide each sequence, in a ring (context parallelism); the state is divided as without.
         micro_batches: how many, of `rows` each, add up to a step.
 
-    Raises ValueError for an unknown name, what Megatron does not have, a count below 1, ranks that do not come out
-    even, bytes below a million, memory that CUDA takes whole, a utilisation outside (0, 1]; TypeError for no name or
-    shape, and for no number.
+    Raises ValueError for an unknown name, what Megatron does not have, a count below 1, ranks that cannot be divided
+    evenly, bytes below a million, no more memory than CUDA itself takes, a utilisation outside (0, 1]; TypeError for a
+    model that is neither a name nor a shape, and for anything else where a number is expected.
     """
     return Plan(*_asked(**locals()))
 

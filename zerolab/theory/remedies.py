@@ -32,8 +32,8 @@ LESS: dict[str, dict[Any, tuple[Any, ...]]] = {
     "sharding": {"hybrid": ("hpz", "full"), "hpz": ("full",)},
     "tensor": {ranks: tuple(more for more in (2, 4, 8) if more > ranks) for ranks in range(1, 8)},
 }
-"""Of each option, by what is chosen, what needs less, in the order in which it is tried. A second shard of a node's is
-less than the whole model in it, and none is less still."""
+"""Of each option, by what is chosen, what needs less, in the order in which it is tried. A second shard in each node is
+less than the whole model there, and no second shard is less still."""
 LESS["context"] = LESS["tensor"]
 OPTIMIZER, DIVIDED = ("logits", "moments", "offload"), ("sharding", "tensor", "context")
 
@@ -62,7 +62,7 @@ def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
 
 
 def _fewer_rows(job: Job, usable: float, stage: str) -> Iterator[Job]:
-    """The job with fewer rows at once and more micro-batches that are as many rows together: the most that fit."""
+    """The job with fewer rows at once, and more micro-batches, so that a step has as many rows: the most that fit."""
     together = job.rows * job.micro_batches
     fewer = [
         replace(job, rows=rows, micro_batches=together // rows)
@@ -110,7 +110,7 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
 
 
 def _all(job: Job, stage: str, *changes: dict[str, Any]) -> Job:
-    """The job with all of the changes but those that are not possible, or need more."""
+    """The job with all changes, except those that are not possible or that need more."""
     for changed in changes:
         for other in _possible(job, **changed):
             job = min(other, job, key=lambda each: needs(each, stage))
@@ -120,7 +120,7 @@ def _all(job: Job, stage: str, *changes: dict[str, Any]) -> Job:
 def _on_more_gpus(least: Job, context: int) -> Iterator[Job]:
     """The job as it is, with matrices divided as far as these GPUs allow, and rows too, each also with a fused loss."""
     *_, divided = [least, *_less(least, "", "tensor")]
-    # Of ranks that have the same part of each matrix no more can share a row than there are, nor than it has tokens.
+    # A row is shared by ranks that have the same part of each matrix: at most all of them, and no more than its tokens.
     ranks = gcd(context, divided.world_size // divided.tensor, divided.length)
     for other in dict.fromkeys((least, divided, *_possible(divided, context=ranks))):
         yield other

@@ -13,8 +13,8 @@
 * With the optimizer in main memory, gradients go there and parameters come back, under FSDP2 in fp32 and for each
   gather. All of that is waited for, though computing may hide some of FSDP2's; the CPU's own time does not count.
 
-All `Constants` were fitted together to one half of the runs in tests/published_runs.csv (tests/bench/fit_seconds.py).
-docs/published-runs.md shows both halves.
+All `Constants` were fitted together to every other run of each source in tests/published_runs.csv, by
+tests/bench/fit_seconds.py. docs/published-runs.md shows these runs and those held out.
 """
 
 from __future__ import annotations

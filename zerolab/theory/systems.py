@@ -41,7 +41,7 @@ GATHERED_IN_8_BITS = 1 + forms.SCALE_BYTES / forms.BLOCK
 """Bytes per element of a gather in 8 bits: one, and 4 for the scale of each block of 256."""
 
 ROOT_ONCE = ("fsdp1", "fsdp2", "hsdp", "muon-rows")
-"""FSDP, which keeps the root unit whole from forward to backward (`reshard_after_forward=None`): gathered once."""
+"""Systems that gather the root unit once a step: FSDP by default keeps it whole from forward to backward."""
 
 WITHOUT_MASTERS = ("torch-ddp", "torch-zero1", "deepspeed-0")
 
@@ -61,7 +61,7 @@ def check(stage: str, world_size: int, precision: str) -> None:
 
 
 def check_moments(stage: str, precision: str, moments: str, offered: Iterable[str]) -> None:
-    """Raises ValueError for an unknown name, or moments that the stage does not take; some of `offered` do."""
+    """Raises ValueError for unknown moments, or those that the stage does not take, naming the `offered` that do."""
     state_bytes(stage, 1, 1, precision, moments=moments)  # only to refuse unknown names
     *others, last = (name for name in offered if name not in FORMS or name in IN_FLATS)
     if moments != "fp32" and stage not in (*others, last):
@@ -232,12 +232,12 @@ def deepspeed_estimate(stage: str, num_params: float, world_size: int, largest: 
           2P; in zero3 the rank's own shard of them is not counted.
         * `largest_layer`: in zero3 parameters and gradients of one whole layer, 2 + 2 bytes per element.
 
-    Raises ValueError for another stage, or a largest layer that has fewer than no or more than all parameters.
+    Raises ValueError for another stage, or a `largest` below 0 or above `num_params`.
     """
     if stage not in ("zero2", "zero3"):
         raise ValueError(f"DeepSpeed has no estimate for {stage!r}: choose zero2 or zero3")
     if not 0 <= largest <= num_params:
-        raise ValueError(f"the largest layer has {largest!r} of {num_params!r} parameters: give 0 to all of them")
+        raise ValueError(f"the largest layer has {largest!r} of {num_params!r} parameters: give none to all of them")
     sharded = stage == "zero3"
     # Each term is rounded to whole bytes, where DeepSpeed rounds their sum: they differ by at most two bytes.
     return {

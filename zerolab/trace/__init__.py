@@ -55,7 +55,7 @@ def recording(
             `zerolab diff` compares those of two runs.
 
     Raises:
-        ValueError: steps that are none, or a file that cannot be written.
+        ValueError: `steps` that begin before 1 or end before they begin, or a file that cannot be written.
     """
     first, last = steps
     if not 1 <= first <= last:
