@@ -194,8 +194,11 @@ class Log:
 
     def steps_over(self) -> list[StepFigures]:
         """The finished steps, and one that nothing follows so far; any thread may ask, while no update is going on."""
-        current = self.current
-        return [*self.steps, self._measured(current)] if current is not None and current.is_updated else self.steps
+        current, steps = self.current, self.steps.copy()
+        # The rank's own thread may just have ended it.
+        if current is None or not current.is_updated or (steps and steps[-1].number == current.number):
+            return steps
+        return [*steps, self._measured(current)]
 
     def _measured(self, step: StepFigures) -> StepFigures:
         """The step with what was measured of it until now."""
