@@ -58,6 +58,15 @@ def test_help_names_every_command_without_importing_torch() -> None:
         (["compare", "--options", "overlap"], "--options has 'overlap': write name=value, such as overlap=False"),
         (["compare", "--options", "prefetch=-1"], "prefetch is -1: give a whole number of units, 0 or more"),
         (["compare", "--stages", "ddp", "--options", "overlap=maybe"], "overlap is 'maybe': pass True or False"),
+        (["compare", "--options", "precision=bf16"], "unknown option of ddp 'precision'"),
+        (["compare", "--options", "replicate=bias"], "replicate is 'bias': pass a test of a parameter's name"),
+        (["compare", "--options", "units=head"], "units is the string 'head': pass a list of module names"),
+        (["compare", "--options", "param_groups=3"], "param_groups is 3: pass a list of"),
+        (["simulate", "--json", "--out", "-"], "--out is '-', which only --json takes: name a file"),
+        (
+            ["compare", "--json", "a-zero1.json", "--out", "a.json"],
+            "--json would overwrite 'a-zero1.json', which --out",
+        ),
         (["simulate", "--out", "nowhere/run.json"], "cannot write 'nowhere/run.json': its folder does not exist"),
         (["compare", "--json", "nowhere/out.json"], "cannot write 'nowhere/out.json': its folder does not exist"),
         (["record", "--stage", "zero9", "--out", "run.json"], "unknown stage 'zero9'"),
@@ -194,6 +203,20 @@ def test_compare_writes_the_rows_as_json(tmp_path: Path, capfd: pytest.CaptureFi
     assert "unexplained" in said.out
     assert said.err == "", "how far it is, only a terminal is told"
     assert [path.name for path in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_a_loss_that_is_no_finite_number_is_null_in_the_json(capfd: pytest.CaptureFixture[str]) -> None:
+    flags = ["--stages", "ddp", "--world-size", "1", "--model", "mlp-odd", "--steps", "3", "--device", "cpu"]
+    assert cli.main(["compare", *flags, "--json", "--options", "lr=1e30"]) == 0
+    (row,) = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
+    assert row["losses"][0] > 0
+    assert row["losses"][2] is None
+
+
+def test_a_command_runs_where_stdout_and_stderr_are_closed(tmp_path: Path) -> None:
+    command = f"exec {sys.executable} -m zerolab progress --json {tmp_path}/out.json >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
+    assert "exercises" in json.loads((tmp_path / "out.json").read_text())
 
 
 def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

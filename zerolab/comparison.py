@@ -21,7 +21,7 @@ import torch.distributed as dist
 from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.adamw_8bit import AdamW8bit
-from zerolab.engines.checks import check_prefetch, check_switches
+from zerolab.engines.checks import check_options, check_prefetch, check_switches
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import ROOT, partition
@@ -278,6 +278,8 @@ def _prepared(  # noqa: PLR0917  (as `compare` has them)
     check_prefetch(given.get("prefetch", 0))
     if not callable(loss_fn):
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
+    others = (given.get(name) for name in ("reduce_dtype", "replicate"))
+    check_options(ADAMW[moments], given.get("units"), given.get("param_groups", ()), *others)
     cut = {name: given[name] for name in ("units", "param_groups", "replicate") if name in given}
     partition(models.module_of(model), world_size, **cut)  # as the engines will
     feed = models.feed(model, batches, world_size, steps)
@@ -288,7 +290,7 @@ def _prepared(  # noqa: PLR0917  (as `compare` has them)
 def _options_of(stage: str) -> list[str]:
     """The keywords of a stage's engine and of its optimizer; those of our engines are refused by others in words."""
     its, adamws = (inspect.signature(taker).parameters for taker in (ENGINES[stage], torch.optim.AdamW))
-    unfit = ("model", "optimizer_cls", "optimizer_keywords", "params")
+    unfit = ("model", "optimizer_cls", "optimizer_keywords", "params", "precision")  # the last is `compare`'s own
     return [name for name in dict.fromkeys([*its, *OWN_OPTIONS, *adamws]) if name not in unfit]
 
 

@@ -150,6 +150,9 @@ def one_step(net, model, optimizer, scaler, step, fault, micro):  # noqa: C901, 
     if fault == "not sent" and rank == 1:
         with torch.no_grad():
             model.head.weight += 0.1 * model.head.weight.grad
+    if fault in ("NaN at the end", "always NaN") and step == (STEPS if fault == "NaN at the end" else 1):
+        with torch.no_grad():
+            model.up.bias[0] = torch.nan
     if fault == "rounded masters":
         with torch.no_grad():
             for each in model.parameters():
@@ -167,7 +170,7 @@ def net_of(net, model, inputs, fault, *, last):
         return net(inputs)
 
 
-def reduce(model, fault, step):
+def reduce(model, fault, step):  # noqa: C901  # a fault is a line of it
     world_size = dist.get_world_size()
     if fault == "summed":
         average(model, scale=1.0)
@@ -188,6 +191,9 @@ def reduce(model, fault, step):
     elif fault == "dropped":
         average(model)
         model.up.bias.grad = None
+    elif fault == "inf gradient":
+        average(model)
+        model.up.bias.grad[0] = torch.inf
     else:
         average(model)
 
@@ -225,6 +231,7 @@ GOOD = {  # name: how it is trained
     "clipped": {"fault": "clipped"},
     "owners": {"owners": True},
     "fp16": {"fp16": True},
+    "diverged": {"fault": "always NaN"},
 }
 # The fault, the right run, the step, the phase, and words of the meaning. Threads are those in which people met it.
 FAULTS = [
@@ -244,6 +251,8 @@ FAULTS = [
     ("skipped", "plain", 2, "batches", "skipped a batch"),
     ("other loss", "plain", 1, "loss", "the same weights and rows give another loss"),
     ("not zeroed", "plain", 2, "gradients", "zero_grad() was forgotten"),
+    ("inf gradient", "plain", 1, "gradients", "the backward or the reduction makes them"),
+    ("NaN at the end", "plain", STEPS, "update", "the update makes them"),
     ("lr scaled", "plain", 1, "settings", "2 times GOOD's"),
     ("schedule twice", "plain", 2, "settings", "the schedule is ahead"),
     ("stepped twice", "plain", 1, "update", "made twice"),

@@ -8,9 +8,9 @@ import torch
 
 from zerolab import Cluster
 from zerolab.difference import rules
-from zerolab.difference.compare import beside, compare
+from zerolab.difference.compare import compare
 from zerolab.difference.prints import print_of
-from zerolab.difference.runs import Step
+from zerolab.difference.runs import Step, within
 
 
 @pytest.fixture(scope="module", name="recorded")
@@ -40,6 +40,20 @@ def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
     assert meaning in result.parting.meaning, str(result)
 
 
+def test_a_run_that_has_diverged_is_told_from_a_right_one_and_not_from_itself(recorded):
+    right, diverged, again = (recorded / name for name in ("good plain", "good diverged", "again diverged"))
+    for pair, whose in (((right, diverged), "BAD"), ((diverged, right), "GOOD")):
+        found = compare(*pair).parting
+        assert (found.step, found.phase, found.tensors) == (1, "update", ("up.bias",))
+        assert found.measured.endswith(f"inf or NaN in {whose} alone")
+    assert compare(diverged, again).notes == ("both have inf or NaN in step 1: no distance can be told from them",)
+
+
+@pytest.mark.parametrize(("one", "two"), [(math.inf, 2.5), (2.5, math.inf), (math.nan, 2.5)])
+def test_a_number_that_is_not_finite_is_close_to_no_finite_one(one, two):
+    assert not within(abs(one - two), 1e-6 * max(one, two), one, two)
+
+
 @pytest.mark.parametrize(
     ("one", "two", "said"),
     [
@@ -51,7 +65,7 @@ def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
     ],
 )
 def test_two_losses_have_the_digits_that_tell_them_apart_and_no_more(one, two, said):
-    assert beside(one, two) == said
+    assert rules.beside(one, two) == said
 
 
 def kept(**tensors):

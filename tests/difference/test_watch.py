@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 import torch
 from small import Named, data, seeded
 from torch import nn
@@ -104,3 +105,45 @@ def test_an_update_that_began_elsewhere_before_the_first_forward_is_neither_coun
     step = Run(tmp_path / "run").steps[1]
     assert set(step.settings()) == {"layer.weight", "layer.bias", "(the optimizer's own tensor 0.2)"}
     assert set(step.ranks[0]["local"]) == {"layer.weight", "layer.bias"}
+
+
+class Probing(nn.Module):
+    """Calls its first part to learn how wide the second must be."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Linear(8, 4)
+        self.head = nn.Linear(self.features(torch.zeros(1, 8)).shape[1], 2)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def shaped_on_the_way(folder, make, *, factor=1.0):
+    with Fingerprints(folder, (1, 3)):
+        model = seeded(make)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(3):
+            model(data(step)).square().mean().backward()
+            list(model.parameters())[-1].grad *= factor
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("make", "parameters", "first"),
+    [
+        (Probing, ["features.weight", "features.bias", "head.weight", "head.bias"], 1),
+        (lambda: nn.Sequential(nn.Linear(8, 4), nn.LazyLinear(2)), ["0.weight", "0.bias", "1.weight", "1.bias"], 2),
+    ],
+    ids=["a part that is called for its shape", "a lazy model"],
+)
+def test_a_model_that_learns_its_shapes_on_the_way_is_seen_whole(tmp_path, make, parameters, first):
+    for name, factor in (("good", 1.0), ("bad", 3.0)):
+        shaped_on_the_way(tmp_path / name, make, factor=factor)
+    run = Run(tmp_path / "good")
+    assert list(run.about) == parameters
+    assert list(run.steps) == [*range(first, 4)]
+    assert run.steps[first].all_rows.count == len(data(0))
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert found.tensors[-1] == parameters[-1]

@@ -129,6 +129,10 @@ def _accumulate_and(action):
         (_call(lambda engine: engine.save("/no/such/folder/x")), "cannot write '/no/such/folder/x': its folder"),
         (_call(lambda engine: engine.save("/")), "cannot write '/': it is a folder"),
         (_call(lambda engine: engine.backward(engine.model(torch.ones(2, 4)))), "the loss has shape (2, 4): reduce it"),
+        (
+            _call(lambda engine: engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})),
+            "an engine's optimizer takes no further parameters, for no backward would average their gradients",
+        ),
         (lambda: _engine(overlap="no"), "overlap is 'no': pass True or False"),
         (lambda: _engine(prefetch=2), "prefetch=2 is for Zero3, which alone releases units: leave it out"),
         (lambda: _engine("zero3", prefetch=-1), "prefetch is -1: give a whole number of units, 0 or more"),

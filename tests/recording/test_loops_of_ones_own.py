@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import zerolab
 from zerolab import models
+from zerolab.engines import ENGINES
 from zerolab.engines.collectives import all_gather  # bound before any recorder is on, as in a learner's cell
 from zerolab.recording.recorder import Recorder
 
@@ -326,3 +327,42 @@ def test_the_buckets_of_replicate_are_communication_as_ddps_are(cluster):
     recordings = [cluster.record(train, wrap) for wrap in (DistributedDataParallel, replicate)]
     live = [[e.live for e in r.ranks[0].events if e.kind == "optimizer"][-1] for r in recordings]
     assert [(each["activations"], each["communication"]) for each in live] == [(0, 4 * 72)] * 2
+
+
+class Probing(nn.Module):
+    """Calls its first part to learn how wide the second must be."""
+
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Linear(4, 6), nn.Tanh())
+        self.head = nn.Linear(self.features(torch.zeros(1, 4)).shape[1], 2)
+
+    def forward(self, x):
+        return self.head(self.features(x))
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(6), nn.Tanh(), nn.Linear(6, 2))
+
+
+def trained(make, stage):
+    model = make()
+    if stage and make is lazy:
+        model(torch.zeros(1, 4))
+    engine = ENGINES[stage](model, torch.optim.AdamW) if stage else None
+    optimizer = engine.optimizer if engine else torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        batch = torch.ones(2, 4), torch.ones(2, 2)
+        if engine:
+            engine.training_step(*batch, nn.functional.mse_loss)
+        else:
+            step_by_hand(model, optimizer, batch)
+
+
+@pytest.mark.parametrize("stage", [None, "ddp", "zero3"])
+@pytest.mark.parametrize("make", [Probing, lazy])
+def test_a_part_or_a_model_that_is_called_to_learn_shapes_counts_once(cluster, make, stage):
+    recording = cluster.record(trained, make, stage)
+    assert (recording.num_params, recording.info.steps) == (44, 3)
+    total = recording.explain().rows[-1]
+    assert total["bytes"] == total["measured"]

@@ -14,6 +14,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import redirect_stdout
+from pathlib import Path
 
 from zerolab import __version__, files
 from zerolab.cli import left, lessons, training
@@ -27,6 +28,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     It is 141 if what reads the output has gone. `doctor` returns 1 if something is missing that every lesson needs, and
     `diff` if two runs part.
     """
+    for name in ("stdout", "stderr"):  # a service may have closed them, and the ranks' pipes would take their places
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the end)
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     atexit.register(gc.freeze)  # else Python's end looks through torch's half a million objects, several times
     command: Command = parsed.command
@@ -53,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check_places(parsed: Arguments) -> None:
     """Refuses files that cannot be written, and one for two things: the second would replace the first."""
     given = {name: getattr(parsed, name, None) for name in ("json", "out")}
+    if given["out"] == STDOUT:
+        raise ValueError("--out is '-', which only --json takes: name a file")
     places = {name: path for name, path in given.items() if path not in (None, STDOUT)}
     for path in places.values():
         files.check_place(path)
@@ -63,6 +69,8 @@ def _check_places(parsed: Arguments) -> None:
         # Most likely a file to read: `why --json dump-0 dump-1` takes the first for the place of the result.
         raise ValueError(f"--json would overwrite {str(json)!r}: give --json last, or a name that ends in .json")
     out = [path for name, path in places.items() if name == "out"]
+    stages = (getattr(parsed, "stages", None) or "").split(",")
+    out += [path.with_stem(f"{path.stem}-{stage.strip()}") for path in out for stage in stages]  # as `save` names them
     check_apart(json, out, "--json would overwrite {}, which --out names too: choose another file")
 
 

@@ -13,7 +13,7 @@ from zerolab.cli.shared import Arguments, add_command, add_json, check_apart, ch
 def add(commands: Any) -> None:
     """Adds the commands of this room."""
     play = add_command(commands, "play", _play, "write a recording's page and open it")
-    play.add_argument("recording", type=Path, help="a file that `zerolab record` or Recording.save wrote")
+    play.add_argument("recording", type=Path, help="from `zerolab record`, zerolab.trace, zerolab.run or save()")
     play.add_argument("--out", type=Path, metavar="FILE", help="the page (default: beside the recording, as .html)")
     play.add_argument("--no-open", action="store_true", help="only write the page")
     opened = add_command(commands, "open", _open, "show files that torch's own tools wrote: traces, dumps, snapshots")

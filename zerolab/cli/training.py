@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import catalog, theory
-from zerolab.cli.shared import OWN, Arguments, add_command, add_json, check_apart, check_there, is_now, say
+from zerolab.cli.shared import OWN, Arguments, add_command, add_json, check_there, is_now, say
 from zerolab.names import check_count
 
 OTHERS = (
@@ -103,8 +103,6 @@ def _keep(recordings: Any, arguments: Arguments) -> None:
         paths = recordings.save(arguments.out)
         # To stderr: the rows on stdout may go to another program.
         print(f"recorded in {', '.join(map(str, paths))}; zerolab play shows one", file=sys.stderr)
-        if arguments.json:
-            check_apart(arguments.json, paths, "--json would overwrite the recording {}: choose another file")
 
 
 def _given(arguments: Arguments, *besides: str) -> dict[str, Any]:

@@ -21,18 +21,22 @@ from dataclasses import dataclass
 
 from zerolab.difference import rules
 from zerolab.difference.prints import Print
-from zerolab.difference.runs import EPSILON, Run, Step, alike, length, minus, otherwise_named
+from zerolab.difference.runs import (
+    EPSILON,
+    Run,
+    Step,
+    alike,
+    close,
+    distance,
+    length,
+    minus,
+    otherwise_named,
+    within,
+)
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
 OTHERS = "these are runs of other models"
 READS = "gradients that the optimizer reads"
-
-
-def beside(one: float, two: float) -> str:
-    """Two losses that differ, in as many digits as tell them apart: the last ones differ between processors, too."""
-    apart = abs(one - two) / max(abs(one), abs(two))
-    digits = max(5, 3 - math.floor(math.log10(apart))) if math.isfinite(apart) else 5
-    return f"{one:.{digits}g} in GOOD, {two:.{digits}g} in BAD"
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,10 @@ def compare(good: str | os.PathLike[str], bad: str | os.PathLike[str]) -> Result
         notes.append(f"with {what} the loss depends on how ranks share a batch: beginnings and batches compared")
     for whose, run in (("GOOD", pair.good), ("BAD", pair.bad)):
         notes += [f"not seen in {whose}, and not compared: {', '.join(run.unseen)}"] * bool(run.unseen)
+    lost = [
+        number for number in pair.steps if not (pair.good.steps[number].is_finite or pair.bad.steps[number].is_finite)
+    ]
+    notes += [f"both have inf or NaN in step {number}: no distance can be told from them" for number in lost[:1]]
     return Result(next(pair.partings(), None), tuple(pair.steps), tuple(notes))
 
 
@@ -149,9 +157,9 @@ class _Pair:
         both = [name for name in ours if name in theirs]
         # DeepSpeed makes its fp32 masters of weights that it has rounded first.
         rounded = self.epsilon if any(_coarse(found) > 0.9 for found in (ours, theirs)) else 0.0
-        far = [n for n in both if not _close(ours[n], theirs[n], max(rounded, 4 * _rounding(ours[n], theirs[n])))]
+        far = [n for n in both if not close(ours[n], theirs[n], max(rounded, 4 * _rounding(ours[n], theirs[n])))]
         if far:
-            by = _distance(ours[far[0]], theirs[far[0]]) / max(_size(ours[far[0]]), 1e-300)
+            by = distance(ours[far[0]], theirs[far[0]]) / max(ours[far[0]].size, 1e-300)
             said = f"{len(far)} of {len(both)} tensors differ; this one by {by:.2g} of its length"
             yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
         counts, also = good.counters(), bad.counters()
@@ -197,9 +205,9 @@ class _Pair:
 
     def _losses(self, good: Step, bad: Step, place: int) -> Iterator[Parting]:
         one, two, allowed = good.loss, bad.loss, self._tolerance(good, place)
-        if one is None or two is None or abs(one - two) <= allowed * max(abs(one), abs(two)):
+        if one is None or two is None or within(abs(one - two), allowed * max(abs(one), abs(two)), one, two):
             return
-        said = f"{beside(one, two)}; rounding explains {allowed:.2g} of it"
+        said = f"{rules.beside(one, two)}; rounding explains {allowed:.2g} of it"
         same_rows = good.has_rows_beside(bad) and good.saw_batch and bad.saw_batch
         meaning = rules.loss(one, two, bad, same_rows=same_rows)
         yield Parting(good.number, "loss", (), said, meaning, bad.line("backward"))
@@ -209,13 +217,13 @@ class _Pair:
         allowed = self._slack(good, place)
         hidden = {name for name in self.good.about if good.hides(name) or bad.hides(name)}
         trained = {name for name, (_, tied, _) in self.good.about.items() if tied == name} - hidden
-        absent = [name for name in ours if name in trained and name not in theirs and _size(ours[name])]
+        absent = [name for name in ours if name in trained and name not in theirs and ours[name].size]
         if absent:
             outside = [name for name in absent if name not in bad.settings()]
             said = f"{len(absent)} of {len(ours)} gradients that GOOD's optimizer reads are not there in BAD"
             meaning = rules.NOT_HELD if outside else rules.NO_GRADIENT
             yield Parting(good.number, READS, tuple(outside or absent), said, meaning, line)
-        more = [name for name in theirs if name in trained and name not in ours and _size(theirs[name])]
+        more = [name for name in theirs if name in trained and name not in ours and theirs[name].size]
         if more:
             said = f"BAD's optimizer reads {len(more)} gradients that GOOD's does not"
             yield Parting(good.number, READS, tuple(more), said, rules.MORE, line)
@@ -224,13 +232,14 @@ class _Pair:
             said = f"{ranks} read other bits in {len(apart)} tensors of {len(theirs)}"
             meaning = rules.apart(good, bad, sorted(apart), allowed)
             yield Parting(good.number, READS, apart, said, meaning, line)
+        yield from self._finite(good, bad, "read", READS, rules.BROKEN_GRADIENT)
         if self.only_begins:
             return
         usual = _usual(ours)
-        far = [n for n in ours if n in theirs and not _close(ours[n], theirs[n], allowed, usual[n])]
+        far = [n for n in ours if n in theirs and not close(ours[n], theirs[n], allowed, usual[n])]
         if far:
-            name = max(far, key=lambda n: _distance(ours[n], theirs[n]))
-            by = _distance(ours[name], theirs[name]) / max(_size(ours[name]), 1e-300)
+            name = max(far, key=lambda n: distance(ours[n], theirs[n]))
+            by = distance(ours[name], theirs[name]) / max(ours[name].size, 1e-300)
             said = f"{len(far)} of {len(ours)} differ; {name} by {by:.3g} of its length"
             said += f", rounding explains {allowed:.2g}"
             meaning = rules.gradient(good, bad, self.bad.steps.get(good.number - 1), far, allowed)
@@ -260,6 +269,7 @@ class _Pair:
             kinds = [{each.dtype for each in end.values()} for end in ends]
             meaning = rules.NO_MASTER if kinds[1] != kinds[0] else rules.ROUNDED
             yield Parting(good.number, "update", tuple(ends[1]), said, meaning, line)
+        yield from self._finite(good, bad, "end", "update", rules.BROKEN_UPDATE)
         if self.only_begins:
             return
         adapts = any(key in ADAPTIVE for rank in good.ranks for key in rank["state"])
@@ -272,7 +282,7 @@ class _Pair:
         far = []
         for name in names:
             may = max(self._slack(good, place, name), _flips(allowed, before[name].numel) if adapts else 0.0)
-            rounds = 4 * _rounding(before[name]) * _size(before[name])
+            rounds = 4 * _rounding(before[name]) * before[name].size
             if apart_by[name] > may * max(length(ours[name]), length(theirs[name])) + rounds:
                 far.append(name)
         if far:
@@ -281,6 +291,15 @@ class _Pair:
             said = f"{len(far)} of {len(names)} moved otherwise; {name} by {by:.3g} of its step in GOOD"
             meaning = rules.update(bad, far, moves, allowed)
             yield Parting(good.number, "update", tuple(far), said, meaning, line)
+
+    @staticmethod
+    def _finite(good: Step, bad: Step, moment: str, phase: str, meaning: str) -> Iterator[Parting]:
+        ours, theirs = good.whole(moment), bad.whole(moment)
+        far = tuple(name for name in ours if name in theirs and ours[name].is_finite != theirs[name].is_finite)
+        if far:
+            whose = "BAD" if ours[far[0]].is_finite else "GOOD"
+            said = f"{len(far)} of {len(ours)} tensors have inf or NaN in {whose} alone"
+            yield Parting(good.number, phase, far, said, meaning, bad.line("update"))
 
     # What rounding explains.
 
@@ -297,7 +316,7 @@ class _Pair:
         """Tensors whose gradient is no more than rounding: an adaptive optimizer makes whole steps of it."""
         found, limit = step.whole("read"), math.sqrt(self._slack(step, place))
         usual = _usual(found)
-        return {name for name, each in found.items() if _size(each) < limit * usual[name]}
+        return {name for name, each in found.items() if each.size < limit * usual[name]}
 
 
 def _rounding(*found: Print) -> float:
@@ -325,21 +344,7 @@ def _apart(good: Step, bad: Step, moment: str) -> tuple[tuple[str, ...], str]:
     return tuple(found), "".join(f"ranks {one} and {two} of BAD" for one, two in [*found.values()][:1])
 
 
-def _size(found: Print) -> float:
-    return math.sqrt(found.squares)
-
-
 def _usual(found: dict[str, Print]) -> dict[str, float]:
     """The length that each tensor would have with the mean square of all."""
     mean = sum(each.squares for each in found.values()) / max(1, sum(each.numel for each in found.values()))
     return {name: math.sqrt(mean * each.numel) for name, each in found.items()}
-
-
-def _distance(one: Print, two: Print) -> float:
-    return length(minus(two.signed, one.signed))
-
-
-def _close(one: Print, two: Print, allowed: float, least: float = 0.0) -> bool:
-    if one.dtype == two.dtype and one.exact == two.exact:
-        return True
-    return _distance(one, two) <= allowed * max(_size(one), _size(two), least)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.deepspeed import partitions
 from zerolab.engines.optimizer_state import local
@@ -40,6 +41,28 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
         prefix = plain(name.removesuffix("_flat_param")) if fqns != [""] else plain(name)
         named |= {prefix + fqn: each for fqn in fqns}
     return named
+
+
+def forget_parts(
+    models: dict[int, tuple[nn.Module, str]], about: dict[str, Any], steps: list[dict[str, Any]], whole: nn.Module
+) -> bool:
+    """Drops models that are parts of a whole and were called before it to learn shapes; whether there were any.
+
+    Not once they train: a step has had a backward or an update.
+    """
+    if any(step["losses"] or step["updates"] for step in steps):
+        return False
+    ids = {id(each) for each in whole.parameters()}
+    parts = [key for key, (other, _) in models.items() if ids.issuperset(map(id, other.parameters()))]
+    for part, prefix in map(models.pop, parts):
+        for name in names_of(part):
+            about.pop(prefix + name, None)
+    return bool(parts)
+
+
+def has_shapes(module: nn.Module) -> bool:
+    """Whether its parameters have shapes, which those of a lazy module get in its first forward."""
+    return not any(isinstance(each, UninitializedParameter) for each in module.parameters())
 
 
 def plain(name: str) -> str:

@@ -17,6 +17,7 @@ A complex number counts as two elements, its real and its imaginary part. Of a b
 
 import hashlib
 import inspect
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -75,6 +76,16 @@ class Print:
         exact = (self.exact + other.exact) % _WORD
         squares, coarse = self.squares + other.squares, self.coarse + other.coarse
         return Print(self.numel + other.numel, exact, squares, coarse, signed, self.dtype)
+
+    @property
+    def size(self) -> float:
+        """The length of the tensor as a vector."""
+        return math.sqrt(self.squares)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether no element is inf or NaN."""
+        return math.isfinite(self.squares)
 
     def as_list(self) -> list[Any]:
         """For JSON."""

@@ -29,6 +29,9 @@ IN_PIECES = "Muon updated each shard by itself, and orthogonalises whole matrice
 NO_MASTER = "the optimizer updates low-precision weights: there is no fp32 master copy, and small updates are lost"
 ROUNDED = "the fp32 weights are copied back from rounded ones after each update: small updates are lost"
 
+BROKEN_GRADIENT = "the backward or the reduction makes them: a division by zero, or a number too large for its dtype"
+BROKEN_UPDATE = "the update makes them: its lr, its eps or the optimizer's state is zero, too large, or not finite"
+
 Vectors = Mapping[str, Vector]
 Given = ParamSpec("Given")
 
@@ -41,6 +44,13 @@ def _first(rule: Callable[Given, Iterator[str]]) -> Callable[Given, str]:
         return next(rule(*args, **keywords), "")
 
     return meaning
+
+
+def beside(one: float, two: float) -> str:
+    """Two losses that differ, in as many digits as tell them apart: the last ones differ between processors, too."""
+    apart = abs(one - two) / max(abs(one), abs(two))
+    digits = max(5, 3 - math.floor(math.log10(apart))) if math.isfinite(apart) else 5
+    return f"{one:.{digits}g} in GOOD, {two:.{digits}g} in BAD"
 
 
 @_first

@@ -152,6 +152,11 @@ class Step:
         """By what a scaler multiplied the loss; 1 where there is none."""
         return float(max(rank["scale"] for rank in self.ranks))
 
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether there is no inf or NaN in its weights and gradients."""
+        return all(each.is_finite for moment in ("read", "end") for each in self.whole(moment).values())
+
     def owners(self) -> dict[str, list[int]]:
         """The ranks whose optimizers have each parameter, or a piece of it."""
         having = [rank["settings"].keys() for rank in self.ranks]
@@ -254,6 +259,25 @@ def dot(one: Vector, other: Vector) -> float:
 def minus(one: Vector, other: Vector, factor: float = 1.0) -> Vector:
     """The signed sums of `one - factor * other`."""
     return tuple(a - factor * b for a, b in zip(one, other, strict=True))
+
+
+def distance(one: Print, two: Print) -> float:
+    """The estimated length of the difference of two tensors."""
+    return length(minus(two.signed, one.signed))
+
+
+def close(one: Print, two: Print, allowed: float, least: float = 0.0) -> bool:
+    """Whether two tensors are the same but for so much of their length."""
+    if one.dtype == two.dtype and one.exact == two.exact:
+        return True
+    return within(distance(one, two), allowed * max(one.size, two.size, least), one.squares, two.squares)
+
+
+def within(apart: float, most: float, one: float, two: float) -> bool:
+    """Whether two numbers are so close; of inf and NaN, which are at no distance, whether both are such."""
+    if math.isfinite(one) and math.isfinite(two):
+        return apart <= most
+    return not (math.isfinite(one) or math.isfinite(two))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.places import Place, buffers_of, names_of, places_of, reasons, sharing
+from zerolab.difference.places import Place, buffers_of, forget_parts, has_shapes, names_of, places_of, reasons, sharing
 from zerolab.difference.prints import BATCH, VERSION, folder_of, is_traced, of_batch, plain_value, print_of, unreadable
 from zerolab.difference.runs import empty_step
 from zerolab.engines.declared import state_of
@@ -153,7 +153,7 @@ class Fingerprints:
             self._thread = get_ident()
             self._running.append(module)
             keywords, self._keywords = self._keywords, {}
-            if trains:
+            if trains and has_shapes(module):
                 self._may_train(module, (inputs, keywords))
         elif trains:
             self._not_seen("training in other threads than the first")
@@ -196,6 +196,8 @@ class Fingerprints:
     def _learn(self, module: nn.Module) -> None:
         if id(module) in self._models:
             return
+        if forget_parts(self._models, self._about, self._steps, module) and not self._models:
+            self._steps, self._now = [], None
         parameters = names_of(module)
         known = {id(each) for other, _ in self._models.values() for each in other.parameters()}
         if known & {id(each) for each in parameters.values()}:  # a part of it, called by itself
@@ -206,12 +208,11 @@ class Fingerprints:
         engines = [holder for holder in holders if holder.model is module]
         self._engines += engines
         for name, each in parameters.items():
-            same = (other for other, one in parameters.items() if one is each and not hasattr(each, "_fqns"))
-            tied = next(same, name)
+            tied = next((other for other, it in parameters.items() if it is each and not hasattr(each, "_fqns")), name)
             self._about[prefix + name] = [each.requires_grad, prefix + tied, str(each.dtype).removeprefix("torch.")]
             sharded = engines or is_part(each) or hasattr(each, "placements")
             if each.requires_grad and tied == name and not sharded:
-                self._stack.callback(each.register_hook(partial(self._brought, prefix + name)).remove)
+                self._stack.callback(each.register_hook(partial(self._brought, id(module), prefix + name)).remove)
         self._reasons |= reasons(module)
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
@@ -253,13 +254,14 @@ class Fingerprints:
                 self._now["losses"].append(float(local(tensors.detach())) / self._scale)
         return original(tensors, *args, **keywords)
 
-    def _brought(self, name: str, gradient: torch.Tensor) -> None:
-        if self._now is None or self._updated or not self._sees(gradient, f"gradient of {name}"):
+    def _brought(self, of: int, name: str, gradient: torch.Tensor) -> None:
+        now, what = self._now, f"gradient of {name}"
+        if now is None or self._updated or of not in self._models or not self._sees(gradient, what):
             return
         mine = print_of(name, gradient)
         for kind in ("local", "last"):
-            sums = self._now[kind].get(name, [0.0] * len(mine.signed))
-            self._now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
+            sums = now[kind].get(name, [0.0] * len(mine.signed))
+            now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
 
     # The update.
 

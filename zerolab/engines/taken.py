@@ -70,12 +70,20 @@ class OwnUpdate:
         self.names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
         self.is_under_way = False
         _updates.update(dict.fromkeys(self.names, self))
+        engine.optimizer.add_param_group = _refuse_group  # type: ignore[assignment]
 
     def __enter__(self) -> None:
         self.is_under_way = True
 
     def __exit__(self, *_: object) -> None:
         self.is_under_way = False
+
+
+def _refuse_group(_: Any) -> None:
+    raise RuntimeError(
+        "an engine's optimizer takes no further parameters, for no backward would average their gradients over ranks: "
+        "make them part of the model before making the engine, which takes groups as param_groups="
+    )
 
 
 # Of all engines of the process, by the id of each parameter that they train; they go with the engine, as ids must.

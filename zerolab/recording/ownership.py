@@ -83,8 +83,6 @@ class Ownership:
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
-        # It may have been noted as a plain model before an engine trained it, and would be counted twice.
-        self._models.pop(engine.model, None)
         self._learn_units(flat.layout for flat in engine.flats)
         self.sync()
 
@@ -111,6 +109,16 @@ class Ownership:
         self._models[model] = by_name | {id(parameters[name]): place for name, place in by_name.items()}
         self.sync(updates=True)
         return {f"{prefix}{name}": module for name, module in modules.items()}
+
+    def forget_parts(self, model: nn.Module) -> list[nn.Module]:
+        """Drops models that are this one or parts of it, called before it was noted; else they would count twice."""
+        ids = {id(parameter) for parameter in model.parameters()}
+        known = {part: {key for key in places if isinstance(key, int)} for part, places in self._models.items()}
+        parts = [part for part, its in known.items() if its and its <= ids]
+        for part in parts:
+            for flat, _ in self._models.pop(part).values():
+                self.units.pop(flat, None)
+        return parts
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""

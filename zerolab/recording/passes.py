@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -78,9 +79,16 @@ class Passes(Observer):
         """Registers an engine, whose flats say which modules of its model are units."""
         module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
         units = {flat.layout.unit for flat in engine.flats} - {ROOT}
+        self._forget_parts(engine.model)
         self._learn_names({unit: module.get_submodule(unit) for unit in units} | {ROOT: engine.model})
         self.watch_gradients(engine.model)
         self._ownership.add_engine(engine)
+
+    def _forget_parts(self, model: nn.Module) -> None:
+        """Takes back what was noted of its parts, as one is called before its model is there to learn its shapes."""
+        for part in self._ownership.forget_parts(model):
+            for module in part.modules():
+                self._names.pop(id(module), None)
 
     def _learn_names(self, modules: dict[str, nn.Module]) -> None:
         """Notes the modules whose passes are logged, by name."""
@@ -134,6 +142,8 @@ class Passes(Observer):
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
+            if any(isinstance(each, UninitializedParameter) for each in module.parameters()):
+                return  # this forward gives them their shapes
             name = self._learn(module)
         elif self._running and self._running[-1][1]["unit"] == name and self._running[-1][0] is not module:
             return  # a model that was called earlier without its wrapper
@@ -157,6 +167,7 @@ class Passes(Observer):
         if self._ownership.is_known(model):
             modules = {unit: model.get_submodule(unit) for unit in find_units(model)} | {ROOT: module}
         else:
+            self._forget_parts(model)
             modules = self._ownership.add_model(model, module)
         self._learn_names(modules)
         root = next(name for name, part in modules.items() if part is module)
