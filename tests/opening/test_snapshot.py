@@ -41,6 +41,28 @@ def test_beside_a_trace_it_tells_the_bytes_at_each_event(tmp_path):
     assert not any("bytes of memory" in lack for lack in recording.info.lacks)
 
 
+def test_beside_a_trace_no_event_gets_the_bytes_of_another_moment_however_many_there_are(tmp_path):
+    sizes = [1 << (10 + place % 14) for place in range(20_000)]
+    updates = [
+        made.bar("Optimizer.step#AdamW.step", made.START + at, 0.5, "user_annotation") for at in range(7, 20_000, 1003)
+    ]
+    trace = made.write(tmp_path / "trace0.json", made.trace(updates, world_size=1))
+    recording = Recording.open(trace, made.write(tmp_path / "memory0.pickle", made.snapshot(sizes, freed=0)))
+    told = [event.live["other"] for event in recording.events if event.kind == "optimizer"]
+    assert told == [sum(sizes[: at + 1]) for at in range(7, 20_000, 1003)]
+
+
+def test_another_devices_bytes_and_what_is_no_segment_do_not_count(tmp_path):
+    document = made.snapshot()
+    segment = {**document["segments"][0], "device": 1}
+    document["device_traces"].reverse()  # the rank is on GPU 1
+    for others in ([{**segment, "device": 0}], [{"device": 1, "blocks": 3}, 5]):
+        document["segments"] = [*others, segment]
+        assert totals(Recording.open(made.write(tmp_path / "snapshot0.pickle", document))) == [1024, 3072, 3584, 2560]
+    document["segments"] = 3
+    assert totals(Recording.open(made.write(tmp_path / "snapshot0.pickle", document)))[-1] == 0
+
+
 def test_a_date_in_a_snapshots_name_is_no_rank(tmp_path):
     first, second, *named = (
         made.write(tmp_path / name, made.snapshot())

@@ -36,6 +36,7 @@ class Found:
     versions: dict[str, str] = field(default_factory=dict)
     groups: dict[str, tuple[int, ...]] = field(default_factory=dict)  # the ranks of process groups, by name
     events: list[Event] = field(default_factory=list)
+    levels: list[tuple[int, int]] = field(default_factory=list)  # of a snapshot: times, and the live bytes from then on
     steps: list[int] = field(default_factory=list)  # as the file counts them, from 0; empty if it has none
     backend: str | None = None
     device: str | None = None

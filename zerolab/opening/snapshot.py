@@ -24,7 +24,8 @@ def is_one(document: Any) -> bool:
 
 def read(document: dict[str, Any], name: str) -> Found:
     """Reads a snapshot. Raises Foreign if it is damaged, or was made without a history."""
-    traces = [trace for trace in document["device_traces"] if isinstance(trace, list) and trace]
+    listed = enumerate(document["device_traces"])
+    traces = {device: trace for device, trace in listed if isinstance(trace, list) and trace}
     if not traces:
         why = "call torch.cuda.memory._record_memory_history() before the training"
         raise Foreign(f"{name!r} is a {found.SNAPSHOT} without a history, so nothing of it can be played: {why}")
@@ -32,13 +33,14 @@ def read(document: dict[str, Any], name: str) -> Found:
         raise Foreign(f"{name!r} has {len(traces)} devices in it, and a rank has one: give a snapshot of each rank")
     # Another number is part of a date or a time: torch's tutorial names snapshots after the moment they are made.
     said = Found(name, found.SNAPSHOT, rank=named_rank_in(name), device="cuda")
-    levels = _levels(traces[0], _in_use(document["segments"]), name)
+    (device, trace), *_ = traces.items()
+    levels = _levels(trace, _in_use(document["segments"], device), name)
+    said.levels = [(time, total) for time, total, _ in levels]
     for time, total, entry in _moments(levels):
-        live: dict[str, int] = {category: total if category == "other" else 0 for category in CATEGORIES}
         frames = (frame for frame in frames_of(entry.get("frames")) if frame[0].endswith(".py"))
         line, text = line_of(frames, said), f"{total:,} bytes are allocated, of all tensors together"
         said.events.append(
-            Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live, source=line, text=text)
+            Event(0, 0, time, time, 0, "setup", "memory", "allocated", live=live_of(total), source=line, text=text)
         )
     if not said.events:
         raise Foreign(f"{name!r} is a {found.SNAPSHOT} without times: torch 2.2 and later write them")
@@ -46,12 +48,21 @@ def read(document: dict[str, Any], name: str) -> Found:
     return said
 
 
-def _in_use(segments: Any) -> int:
-    """The bytes of the blocks that are in use, or wait to be freed, when the snapshot is made."""
-    blocks = [block for one in segments if isinstance(one, dict) for block in one.get("blocks") or ()]
-    states = ((block, block.get("state")) for block in blocks if isinstance(block, dict))
+def live_of(total: int) -> dict[str, int]:
+    """Bytes by category, where nobody knows what they are for."""
+    return {category: total if category == "other" else 0 for category in CATEGORIES}
+
+
+def _in_use(segments: Any, device: int) -> int:
+    """The bytes of a device's blocks that are in use, or wait to be freed, when the snapshot is made."""
+    mine = (one for one in _dicts(segments) if one.get("device", device) == device)
+    states = ((block, block.get("state")) for one in mine for block in _dicts(one.get("blocks")))
     used = (block for block, state in states if isinstance(state, str) and state.startswith("active"))
     return sum(_size(block) or 0 for block in used)
+
+
+def _dicts(listed: Any) -> list[dict[str, Any]]:
+    return [one for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
 
 
 def _size(entry: dict[str, Any]) -> int | None:

@@ -5,12 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import combinations, count
+from operator import itemgetter
 from typing import Any
 
 from zerolab.opening import found, sizes
 from zerolab.opening.flight import UNFINISHED, rank_in
 from zerolab.opening.flight import read as read_dump
 from zerolab.opening.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
+from zerolab.opening.snapshot import live_of
 from zerolab.recording import clocks
 from zerolab.recording.events import Event, RankInfo, RankRecording, UnitInfo
 from zerolab.recording.events import count as counted
@@ -146,7 +148,7 @@ def _rank(rank: int, world_size: int, files: list[Found]) -> RankRecording:
     if trace and flight:
         events = _filled(events, trace, flight)
     if memory:
-        events = _with_memory(events, memory.events)
+        events = _with_memory(events, memory)
     events = _placed(events, rank, world_size)
     info = _info(files, events, _lacks(files, events))
     units = tuple(UnitInfo(name, 0, 0, "", ()) for name in dict.fromkeys(e.unit for e in events if e.unit))
@@ -196,12 +198,14 @@ def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
     return filled
 
 
-def _with_memory(events: list[Event], levels: list[Event]) -> list[Event]:
+def _with_memory(events: list[Event], memory: Found) -> list[Event]:
     """The events with the live bytes at their ends, and the moments of the snapshot among them."""
-    times, live = [level.t_start for level in levels], [{}, *(level.live for level in levels)]
-    filled = [replace(event, live=live[bisect_right(times, event.t_end)]) for event in events]
+    filled = []
+    for event in events:
+        place = bisect_right(memory.levels, event.t_end, key=itemgetter(0))
+        filled.append(replace(event, live=live_of(memory.levels[place - 1][1]) if place else {}))
     steps = sorted((event.t_start, event.step, event.phase) for event in events)
-    for level in levels:
+    for level in memory.events:
         place = bisect_right(steps, level.t_start, key=lambda one: one[0]) - 1
         _, step, phase = steps[place] if place >= 0 else (0, 0, level.phase)
         filled.append(replace(level, step=step, phase=phase))

@@ -104,7 +104,7 @@ def _cases(
 def _answers(
     question: Question, cases: list[tuple[str, str, Any]], progress: Callable[[str], None] | None, *, all_stages: bool
 ) -> tuple[list[Cell], list[str]]:
-    """A cell for each case, and what was left out: cases that a stage refuses, if you did not ask for that stage."""
+    """A cell for each case, and what was left out: what a stage cannot train, if you did not ask for that stage."""
     cells, notes, refused = [], [], None
     for number, (stage, each, policy) in enumerate(cases):
         if progress is not None:
@@ -116,6 +116,10 @@ def _answers(
                 raise
             refused = error
             notes.append(f"{stage} in {each} is left out: {error}")
+        except RuntimeError as error:
+            if not all_stages or not cells:  # with no other way does the model run either
+                raise
+            notes.append(f"{stage} in {each} with checkpointing {name_of(policy)} is left out: {error}")
     if refused is not None and not cells:
         raise refused
     return cells, list(dict.fromkeys(notes))

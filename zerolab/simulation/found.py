@@ -124,7 +124,10 @@ class Fit(Table):
         """The greatest value that fits, where all that is in `same` is changed with it."""
 
         def fails(value: int) -> bool:
-            return not self._fits(self._changed(chosen, name, value, **same))
+            try:
+                return not self._fits(self._changed(chosen, name, value, **same))
+            except own.TooLong:
+                return True
 
         # Twice as many as fitted, until they do not; then in between.
         high = next((power for power in POWERS if fails(power)), None)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from torch import nn
+from torch.compiler import set_stance
 
 from zerolab import theory
 from zerolab.engines import ENGINES
@@ -153,15 +154,16 @@ class Question:
             return self.own.build()
 
     def _run(self, stage: str, precision: str, checkpointing: Checkpointing) -> Cell:
-        seen: dict[str, Any] = {"kept": {}}
+        seen: dict[str, Any] = {"kept": {}, "runs": False}
 
         def prepare() -> Prepared:
             model = self.own.build()
+            _check_positions(self.own, model, self.length)
             checkpoint_blocks(model, checkpointing, self.units)
             return model, *self.own.batch(self.rows, self.length)
 
         try:
-            with own.nothing_packed():
+            with own.nothing_packed(), set_stance("force_eager"):  # a compiler would look for memory
                 recording, costs, _ = execute(
                     stage,
                     self.world_size,
@@ -173,24 +175,32 @@ class Question:
                     micro_batches=self.micro_batches,
                     begun=partial(_watch, seen, self.micro_batches),
                 )
-        except (RuntimeError, NotImplementedError, TypeError, AttributeError, LookupError) as error:
+        except own.FAILURES as error:
+            if isinstance(error, ValueError) and not seen["runs"]:  # the stage refuses the model
+                raise
             if own.lacks_values(error):
                 return self._state_only(stage, precision, checkpointing, own.first_line(error))
             given = own.in_words(self.own.batch(self.rows, self.length)[0])
             raise RuntimeError(
                 f"a step of {self.own.name} failed on shapes with {type(error).__name__} ({own.first_line(error)}): it "
-                f"was given {given}; pass inputs= (--inputs 4x64), targets= and loss_fn= as your loop does"
+                f"was given {given}; pass inputs= (--inputs 4x64; several as a mapping of keywords), targets= and "
+                "loss_fn= as your loop does"
             ) from error
         terms, highest = _terms(recording, seen["buffers and batch"]), _highest(recording)
         return Cell(stage, precision, checkpointing, terms, seen, highest, costs["seconds"], recording)
 
     def _state_only(self, stage: str, precision: str, checkpointing: Checkpointing, why: str) -> Cell:
         """What is known about a model that cannot be run without values: its state, in closed form."""
-        flats = self.flats(stage)
-        count, trained = (sum(flat.numel for flat in flats if every or not flat.frozen) for every in (True, False))
+        flats, terms = self.flats(stage), Counter[str]()
         form, of_shards = (stage, precision) if stage not in SIMULATED else ("zero3", "fp32")  # shards are masters
-        terms = forms.state_bytes(form, count, self.shards(stage), of_shards, trained=trained)
-        return Cell(stage, precision, checkpointing, terms, {"why": why, "kept": {}})
+        for dtype in {flat.dtype for flat in flats}:
+            alike = [flat for flat in flats if flat.dtype == dtype]
+            count, trained = (sum(flat.numel for flat in alike if every or not flat.frozen) for every in (True, False))
+            # "fp32" leaves each parameter in its own dtype, and all that belongs to it.
+            word, per = (dtype.itemsize, forms.FP32_BYTES) if of_shards == "fp32" else (1, 1)
+            state = forms.state_bytes(form, count * word, self.shards(stage), of_shards, trained=trained * word)
+            terms.update({name: nbytes // per for name, nbytes in state.items()})
+        return Cell(stage, precision, checkpointing, dict(terms), {"why": why, "kept": {}})
 
 
 def has_nodes(world_size: int, gpus_per_node: int) -> bool:
@@ -219,6 +229,21 @@ def name_of(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else getattr(value, "__name__", str(value))
 
 
+def _check_positions(asked: Own, model: nn.Module, length: int | None) -> None:
+    """Raises own.TooLong if positions are learned, and a row has more tokens: on shapes no index is out of range."""
+    tokens = asked.length(length)
+    longest = asked.longest or getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(longest, int) or tokens <= longest:
+        return
+    words: Any = getattr(model, "get_input_embeddings", lambda: None)()
+    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) and each is not words]
+    if any(0 <= table.num_embeddings - longest <= 2 for table in tables):  # OPT and BART leave two unused
+        raise own.TooLong(
+            f"the length is {tokens}, and {asked.name} has learned {longest} positions: take shorter rows, or raise "
+            "max_position_embeddings"
+        )
+
+
 def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: Prepared) -> None:
     """Counts what exists before the step, and notes what each module's first forward leaves."""
     model, inputs, targets = made
@@ -228,7 +253,7 @@ def _watch(seen: dict[str, Any], micro_batches: int, recorder: Recorder, made: P
     forwards: Counter[str] = Counter()
 
     def before(name: str, *_: Any) -> None:
-        entered[name] = recorder.live()["activations"]
+        entered[name], seen["runs"] = recorder.live()["activations"], True
         # From the second step on, when all state exists; a step lays out its micro-batches one after the other.
         forwards[name] += 1
         if name == "root" and forwards[name] == micro_batches + 1:

@@ -29,6 +29,12 @@ from zerolab.simulation.shapes import META
 
 Source = nn.Module | Callable[[], nn.Module]
 LENGTH = 2048  # tokens per sequence where nobody says it
+FAILURES = (RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError, ArithmeticError)
+"""What a model raises that cannot be built or run as it is here."""
+
+
+class TooLong(ValueError):
+    """More tokens in a row than the model has positions."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,7 @@ class Own:
             )
         try:
             built = self.source()
-        except (RuntimeError, NotImplementedError, ValueError, TypeError) as error:
+        except FAILURES as error:
             raise ValueError(
                 f"{self.name} cannot be built on the meta device, where tensors have no values ({first_line(error)}): "
                 "build it as usual and pass the module in place of the function; its shapes are copied"
@@ -196,7 +202,7 @@ def from_configuration(path: Path) -> Own:
     if kind not in CONFIG_MAPPING:
         raise ValueError(f"{unknown(f'model_type in {file.name}', kind, CONFIG_MAPPING)} (as transformers knows them)")
     configuration = transformers.AutoConfig.for_model(**{"model_type": kind, **read})
-    configuration.use_cache = False  # a cache is for generating, and would be kept as activations
+    _without_cache(configuration)
     named = getattr(transformers, str((read.get("architectures") or [None])[0]), None)
 
     def build() -> nn.Module:
@@ -213,8 +219,17 @@ def from_configuration(path: Path) -> Own:
     )
 
 
+def _without_cache(configuration: Any) -> None:
+    """A cache is for generating, and would be kept as activations; models with parts have a setting in each."""
+    configuration.use_cache = False
+    for name in configuration.sub_configs:
+        if (part := getattr(configuration, name, None)) is not None:
+            _without_cache(part)
+
+
 def as_shapes(module: nn.Module) -> nn.Module:
-    """A copy of the module without memory, ties included; the module itself if it has none."""
+    """An uncompiled copy of the module without memory, ties included; the module itself if it has none."""
+    module = getattr(module, "_orig_mod", module)
     tensors = [*module.parameters(), *module.buffers()]
     if all(tensor.device == META for tensor in tensors):
         return module
