@@ -170,6 +170,8 @@ def test_a_simulation_prints_json_alone_and_its_recording_is_saved_and_played(
     assert cli.main(["play", str(run), "--no-open"]) == 0
     assert "simulated" in page.read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.html", "run.json"]
+    rows = tmp_path / "run-zero3.json"  # the name of a recording only beside those of other stages
+    assert cli.main(["simulate", *flags, "--json", str(rows), "--out", str(run)]) == 0
 
 
 def test_a_bandwidth_is_bytes_a_second_as_in_python_and_gigabytes_still_work(

@@ -10,7 +10,7 @@ from zerolab import Cluster
 from zerolab.difference import rules
 from zerolab.difference.compare import compare
 from zerolab.difference.prints import print_of
-from zerolab.difference.runs import Step, within
+from zerolab.difference.runs import Step, close, within
 
 
 @pytest.fixture(scope="module", name="recorded")
@@ -52,6 +52,13 @@ def test_a_run_that_has_diverged_is_told_from_a_right_one_and_not_from_itself(re
 @pytest.mark.parametrize(("one", "two"), [(math.inf, 2.5), (2.5, math.inf), (math.nan, 2.5)])
 def test_a_number_that_is_not_finite_is_close_to_no_finite_one(one, two):
     assert not within(abs(one - two), 1e-6 * max(one, two), one, two)
+
+
+def test_a_mask_of_inf_is_the_same_at_a_beginning_only_to_the_bit():
+    one, two = (print_of("mask", torch.tensor([-math.inf, number])) for number in (1.0, 5.0))
+    assert close(one, one, 0.0, infinite=False)
+    assert not close(one, two, 1.0, infinite=False)
+    assert close(one, two, 0.0)  # later on, nobody can tell
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,9 @@ def _accumulate_and(action):
         (_call(lambda engine: engine.save("/")), "cannot write '/': it is a folder"),
         (_call(lambda engine: engine.backward(engine.model(torch.ones(2, 4)))), "the loss has shape (2, 4): reduce it"),
         (
-            _call(lambda engine: engine.optimizer.add_param_group({"params": [nn.Parameter(torch.ones(1))]})),
+            _call(
+                lambda engine: engine.optimizer.add_param_group(param_group={"params": [nn.Parameter(torch.ones(1))]})
+            ),
             "an engine's optimizer takes no further parameters, for no backward would average their gradients",
         ),
         (lambda: _engine(overlap="no"), "overlap is 'no': pass True or False"),

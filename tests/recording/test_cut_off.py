@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from zerolab import Cluster, CollectiveHang, RankError, Recording, models
 from zerolab.engines import ENGINES
+from zerolab.recording.recorder import Recorder
 
 
 def train_then(fail):
@@ -104,3 +105,23 @@ def test_a_call_that_records_nothing_carries_no_recording_of_an_earlier_one(two)
     with pytest.raises(RankError, match="enough") as caught:
         two.run(train_then, the_first_rank_raises)
     assert caught.value.recording is None
+
+
+def test_a_step_that_is_just_ending_is_not_lost_by_who_asks_meanwhile():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    seen = []
+    with Recorder() as recorder:
+        log, measured = recorder._log, recorder._log._measured
+
+        def measuring(step):
+            log._measured = measured  # another thread asks at this moment
+            seen.append(len(log.steps_over()))
+            log._measured = measuring
+            return measured(step)
+
+        log._measured = measuring
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+    assert seen == [1, 2]

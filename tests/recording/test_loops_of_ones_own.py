@@ -366,3 +366,51 @@ def test_a_part_or_a_model_that_is_called_to_learn_shapes_counts_once(cluster, m
     assert (recording.num_params, recording.info.steps) == (44, 3)
     total = recording.explain().rows[-1]
     assert total["bytes"] == total["measured"]
+
+
+class Whole(nn.Module):
+    def __init__(self, part):
+        super().__init__()
+        self.part, self.head = part, nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.head(self.part(x))
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_part_that_each_step_calls_by_itself_first_leaves_the_whole_what_it_is(frozen):
+    """As a frozen teacher within the student, or an encoder that is tried out."""
+    part = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 8)).requires_grad_(not frozen)
+    whole = Whole(part)
+    optimizer = torch.optim.AdamW([each for each in whole.parameters() if each.requires_grad])
+    with Recorder() as recorder:
+        for _ in range(3):
+            with torch.no_grad():
+                part(torch.ones(4, 8))
+            whole(torch.ones(4, 8)).sum().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    rank = recorder.finish()
+    units = {unit.name for unit in rank.units}
+    assert (rank.info.num_params, rank.info.steps) == (352, 3)
+    forwards = [{e.unit for e in rank.events if (e.op, e.phase, e.step) == ("forward", "forward", n)} for n in (2, 3)]
+    assert forwards[0] == forwards[1] == {name.split()[0] for name in units}  # of which some are frozen
+    assert not [
+        e for e in rank.events if e.op == "hold" and e.category == "parameters" and e.unit in units and not e.spans
+    ]
+
+
+def train_what_was_called_before():
+    model = models.build("gpt-tiny")
+    inputs, targets = next(iter(models.batches("gpt-tiny", 2, dist.get_rank(), 1)))
+    model(inputs)
+    engine = ENGINES["fsdp2"](model, torch.optim.AdamW)
+    for _ in range(2):
+        engine.training_step(inputs, targets, models.loss)
+
+
+def test_a_model_that_is_called_before_fsdp2_shards_it_has_one_owner(cluster):
+    recording = cluster.record(train_what_was_called_before)
+    assert recording.num_params == 212_352
+    holding = {event.unit for event in recording.ranks[0].events if event.op == "hold" and event.step == 2}
+    assert holding == {unit.name for unit in recording.units} == {"root", *(f"blocks.{n}" for n in range(4))}

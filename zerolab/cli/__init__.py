@@ -70,7 +70,8 @@ def _check_places(parsed: Arguments) -> None:
         raise ValueError(f"--json would overwrite {str(json)!r}: give --json last, or a name that ends in .json")
     out = [path for name, path in places.items() if name == "out"]
     stages = (getattr(parsed, "stages", None) or "").split(",")
-    out += [path.with_stem(f"{path.stem}-{stage.strip()}") for path in out for stage in stages]  # as `save` names them
+    if len(stages) > 1:  # as `save` names them
+        out += [path.with_stem(f"{path.stem}-{stage.strip()}") for path in out for stage in stages]
     check_apart(json, out, "--json would overwrite {}, which --out names too: choose another file")
 
 

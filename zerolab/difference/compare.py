@@ -21,18 +21,7 @@ from dataclasses import dataclass
 
 from zerolab.difference import rules
 from zerolab.difference.prints import Print
-from zerolab.difference.runs import (
-    EPSILON,
-    Run,
-    Step,
-    alike,
-    close,
-    distance,
-    length,
-    minus,
-    otherwise_named,
-    within,
-)
+from zerolab.difference.runs import EPSILON, Run, Step, alike, close, distance, length, minus, otherwise_named, within
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided
 OTHERS = "these are runs of other models"
@@ -157,10 +146,17 @@ class _Pair:
         both = [name for name in ours if name in theirs]
         # DeepSpeed makes its fp32 masters of weights that it has rounded first.
         rounded = self.epsilon if any(_coarse(found) > 0.9 for found in (ours, theirs)) else 0.0
-        far = [n for n in both if not close(ours[n], theirs[n], max(rounded, 4 * _rounding(ours[n], theirs[n])))]
+        far = []
+        for name in both:
+            one, two = ours[name], theirs[name]
+            allowed = max(rounded, 4 * _rounding(one, two))
+            # Rounding makes no inf or NaN of a beginning, such as a mask's: other bits are other numbers.
+            if not close(one, two, allowed, infinite=one.dtype != two.dtype):
+                far.append(name)
         if far:
             by = distance(ours[far[0]], theirs[far[0]]) / max(ours[far[0]].size, 1e-300)
-            said = f"{len(far)} of {len(both)} tensors differ; this one by {by:.2g} of its length"
+            much = f"; this one by {by:.2g} of its length" if math.isfinite(by) else ""
+            said = f"{len(far)} of {len(both)} tensors differ{much}"
             yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
         counts, also = good.counters(), bad.counters()
         for name in sorted((counts.keys() | also.keys()) & {*ours, *theirs}):

@@ -154,8 +154,9 @@ class Step:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether there is no inf or NaN in its weights and gradients."""
-        return all(each.is_finite for moment in ("read", "end") for each in self.whole(moment).values())
+        """Whether there is no inf or NaN in its gradients, nor after it in the weights that have one."""
+        read, end = self.whole("read"), self.whole("end")
+        return all(found.is_finite for name in read for found in (read[name], end.get(name, read[name])))
 
     def owners(self) -> dict[str, list[int]]:
         """The ranks whose optimizers have each parameter, or a piece of it."""
@@ -266,10 +267,12 @@ def distance(one: Print, two: Print) -> float:
     return length(minus(two.signed, one.signed))
 
 
-def close(one: Print, two: Print, allowed: float, least: float = 0.0) -> bool:
-    """Whether two tensors are the same but for so much of their length."""
+def close(one: Print, two: Print, allowed: float, least: float = 0.0, *, infinite: bool = True) -> bool:
+    """Whether two tensors are the same but for so much of their length; `infinite` if both have inf or NaN."""
     if one.dtype == two.dtype and one.exact == two.exact:
         return True
+    if not (one.is_finite or two.is_finite):
+        return infinite
     return within(distance(one, two), allowed * max(one.size, two.size, least), one.squares, two.squares)
 
 

@@ -70,7 +70,7 @@ class OwnUpdate:
         self.names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
         self.is_under_way = False
         _updates.update(dict.fromkeys(self.names, self))
-        engine.optimizer.add_param_group = _refuse_group  # type: ignore[assignment]
+        engine.optimizer.add_param_group = _refuse_group  # type: ignore[method-assign]
 
     def __enter__(self) -> None:
         self.is_under_way = True
@@ -79,7 +79,7 @@ class OwnUpdate:
         self.is_under_way = False
 
 
-def _refuse_group(_: Any) -> None:
+def _refuse_group(param_group: Any) -> None:  # noqa: ARG001  (torch's name, by which it may be given)
     raise RuntimeError(
         "an engine's optimizer takes no further parameters, for no backward would average their gradients over ranks: "
         "make them part of the model before making the engine, which takes groups as param_groups="

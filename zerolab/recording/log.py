@@ -189,8 +189,8 @@ class Log:
         current = self.current
         # The update is what makes a step: several backwards before it are micro-batches.
         if current is not None and (current.is_updated or is_skipped):
+            self.steps.append(self._measured(current))  # first: `steps_over` must find it in one of the two
             self.current = None
-            self.steps.append(self._measured(current))
 
     def steps_over(self) -> list[StepFigures]:
         """The finished steps, and one that nothing follows so far; any thread may ask, while no update is going on."""

@@ -25,6 +25,7 @@ from zerolab.recording.wrappers import (
     prefix_of,
     rows_of,
     units_of,
+    unwrapped,
     whole,
 )
 from zerolab.runtime.observers import Call, Holder
@@ -40,8 +41,7 @@ Parts = list[tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]]
 
 EVERYTHING = ""  # in place of a flat's name
 
-# The ledger indexes a list by them.
-_INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}
+_INDEX: dict[str, int] = {category: index for index, category in enumerate(CATEGORIES)}  # in the ledger's lists
 
 
 class Ownership:
@@ -114,11 +114,16 @@ class Ownership:
         """Drops models that are this one or parts of it, called before it was noted; else they would count twice."""
         ids = {id(parameter) for parameter in model.parameters()}
         known = {part: {key for key in places if isinstance(key, int)} for part, places in self._models.items()}
-        parts = [part for part, its in known.items() if its and its <= ids]
+        parts = [part for part, its in known.items() if part is unwrapped(model) or (its and its <= ids)]
         for part in parts:
             for flat, _ in self._models.pop(part).values():
                 self.units.pop(flat, None)
         return parts
+
+    def is_part(self, model: nn.Module) -> bool:
+        """Whether all its parameters are those of a larger model that was noted."""
+        ids = {id(parameter) for parameter in model.parameters()}
+        return any(ids < {key for key in places if isinstance(key, int)} for places in self._models.values())
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""
@@ -161,10 +166,7 @@ class Ownership:
         return sum(counter.nbytes for counter in counters if counter is not None)
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
-        """Notes what another system sends or receives: only now can its buffers be told from other tensors.
-
-        `unit` is the unit it belongs to, if known.
-        """
+        """Notes what another system sends or receives of a unit, if it is known: only now its buffers can be told."""
         if self._sees_buffers and not self._log.times_only:
             if self.follows_others:
                 self.look_at(unit)

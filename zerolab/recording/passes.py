@@ -166,6 +166,8 @@ class Passes(Observer):
             self._log.add("note", "torch.compile", text=text)
         if self._ownership.is_known(model):
             modules = {unit: model.get_submodule(unit) for unit in find_units(model)} | {ROOT: module}
+        elif self._ownership.is_part(model):  # a part of a known one, called by itself: its units have their names
+            modules = {ROOT: module}
         else:
             self._forget_parts(model)
             modules = self._ownership.add_model(model, module)

@@ -137,7 +137,7 @@ class Recorder:
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
         under_way = [*self.passes.under_way(), *self._exchanges.under_way.copy().values()]
-        steps = self._log.steps if self.passes.is_updating else self._log.steps_over()
+        steps = self._log.steps.copy() if self.passes.is_updating else self._log.steps_over()
         return self._finished or self._so_far(steps, under_way, complete=False)
 
     def _so_far(self, steps: list[StepFigures], under_way: list[Draft], *, complete: bool) -> RankRecording:
