@@ -243,11 +243,11 @@ def pipelined_and_sharded(released):
         optimizer.zero_grad()
 
 
-@pytest.mark.slow
 def test_a_pipeline_of_one_stage_has_nobody_to_send_activations_to():
     assert parallel.pipeline(RUN, 1, 4).sent["stages"] == 0 < parallel.pipeline(RUN, 2, 4).sent["stages"]
 
 
+@pytest.mark.slow
 def test_in_a_pipeline_fsdp_gathers_for_every_micro_batch_or_stays_whole_and_reduces_once(cluster):
     one = parallel.one_pass(RUN.word * 2 * TINY.block_params, 2)
     released, whole = (cluster.record(pipelined_and_sharded, each) for each in (True, False))
