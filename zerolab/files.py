@@ -6,6 +6,7 @@ keeps are written here: recordings, pages, traces, checkpoints, rows, notebooks,
 
 import errno
 import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -94,3 +95,13 @@ def write_json(path: StrPath, value: Any) -> None:
 def _takes_writes_only(path: Path) -> bool:
     """Whether it exists and is not a file: a pipe, a terminal or a device such as /dev/null."""
     return path.exists() and not path.is_file()
+
+
+def finite(value: object) -> object:
+    """JSON knows neither infinity nor NaN, and a loss may be one: it becomes null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): finite(item) for key, item in value.items()}
+    # A tuple becomes a list here as it would in JSON, so that what was saved equals what is loaded.
+    return [finite(item) for item in value] if isinstance(value, (list, tuple)) else value

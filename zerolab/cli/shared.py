@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -33,22 +32,13 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def say(arguments: Arguments, value: Any, text: object) -> None:
     """Prints the text, or the value as JSON where `--json` asks for it."""
-    value = _finite(value)
+    value = files.finite(value)
     if arguments.json == STDOUT:
         print(json.dumps(value, indent=1), file=arguments.stdout)
         return
     if arguments.json:
         files.write_json(arguments.json, value)
     print(text)  # after the file is written, which a closed pipe must not prevent
-
-
-def _finite(value: Any) -> Any:
-    """The value, with None for inf and NaN, as for the loss of a run that diverged: JSON has no number for them."""
-    if isinstance(value, dict):
-        return {key: _finite(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def check_there(paths: Sequence[Path], remedy: str = "check the name") -> None:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.deepspeed import partitions
 from zerolab.engines.optimizer_state import local
@@ -58,11 +57,6 @@ def forget_parts(
         for name in names_of(part):
             about.pop(prefix + name, None)
     return bool(parts)
-
-
-def has_shapes(module: nn.Module) -> bool:
-    """Whether its parameters have shapes, which those of a lazy module get in its first forward."""
-    return not any(isinstance(each, UninitializedParameter) for each in module.parameters())
 
 
 def plain(name: str) -> str:

@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.places import Place, buffers_of, forget_parts, has_shapes, names_of, places_of, reasons, sharing
+from zerolab.difference.places import Place, buffers_of, forget_parts, names_of, places_of, reasons, sharing
 from zerolab.difference.prints import BATCH, VERSION, folder_of, is_traced, of_batch, plain_value, print_of, unreadable
 from zerolab.difference.runs import empty_step
 from zerolab.engines.declared import state_of
@@ -32,7 +32,7 @@ from zerolab.recording.passes import may_train
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import is_part, prefix_of, unwrapped
+from zerolab.recording.wrappers import has_shapes, is_part, prefix_of, unwrapped
 from zerolab.runtime.observers import holders
 
 UNSEEN = "for no forward of a module with parameters was seen: call the model itself where it is trained"

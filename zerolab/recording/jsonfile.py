@@ -9,7 +9,6 @@ from the previous event's. Nothing in a file is ever executed.
 
 import itertools
 import json
-import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, asdict, fields
@@ -19,6 +18,7 @@ from types import UnionType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 from typing import get_type_hints as hints
 
+from zerolab import files
 from zerolab.recording import events
 from zerolab.recording.events import CATEGORIES, Event, RankInfo, RankRecording, RunInfo, Source, SourceLine, UnitInfo
 
@@ -137,17 +137,7 @@ class _Malformed(Exception):
 
 
 def _dump(value: object) -> str:
-    return json.dumps(_finite(value), separators=(",", ":"), ensure_ascii=False)
-
-
-def _finite(value: object) -> object:
-    """JSON knows neither infinity nor NaN, and a loss may be one: it becomes null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    # A tuple becomes a list here as it would in JSON, so that what was saved equals what is loaded.
-    return [_finite(item) for item in value] if isinstance(value, (list, tuple)) else value
+    return json.dumps(files.finite(value), separators=(",", ":"), ensure_ascii=False)
 
 
 def _changed(info: RunInfo) -> dict[str, object]:

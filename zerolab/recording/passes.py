@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.nn.parameter import UninitializedParameter
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -20,7 +19,7 @@ from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import is_compiled, unwrapped
+from zerolab.recording.wrappers import has_shapes, is_compiled, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
 COMPILED_EAGER = (
@@ -142,8 +141,8 @@ class Passes(Observer):
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
-            if any(isinstance(each, UninitializedParameter) for each in module.parameters()):
-                return  # this forward gives them their shapes
+            if not has_shapes(module):
+                return  # this forward gives them to it
             name = self._learn(module)
         elif self._running and self._running[-1][1]["unit"] == name and self._running[-1][0] is not module:
             return  # a model that was called earlier without its wrapper

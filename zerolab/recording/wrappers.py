@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.partition import ROOT, FlatLayout, Slot, find_units
 
@@ -79,6 +80,11 @@ def fsdp_params(model: nn.Module) -> Iterable[Any]:
     from zerolab.engines import fsdp2
 
     return fsdp2.fsdp_params(model)
+
+
+def has_shapes(module: nn.Module) -> bool:
+    """Whether its parameters have shapes, which those of a lazy module get in its first forward."""
+    return not any(isinstance(each, UninitializedParameter) for each in module.parameters())
 
 
 def is_compiled(module: nn.Module) -> bool:

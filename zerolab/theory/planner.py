@@ -185,9 +185,8 @@ def plan(
             no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; bytes alone change: seconds are those of "fused".
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), by one kernel ("flash", flash-attn's), or by a fused linear cross-entropy ("fused", Liger's), which
-            stores no logits; Megatron's own loss, in fp32 and in place, takes the place of the first three. Bytes
-            alone change, as above.
+            do), by one kernel ("flash", flash-attn's; Megatron's own takes the place of these three), or by a fused
+            linear cross-entropy ("fused", Liger's), which stores no logits; bytes alone change, as above.
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
@@ -197,14 +196,12 @@ def plan(
         offload: its state lies in main memory and is updated there; the CPU's time for that is not counted.
         sharding: ZeRO divides among all ranks ("full"); those of a node, every node having the whole ("hybrid", HSDP);
             or all, zero3 keeping a second shard in the node, from which backward gathers ("hpz", ZeRO++).
-        tensor: GPUs of a node that divide each matrix, and the sequence outside of them; ZeRO then divides what each
-            has among all others with the same part.
+        tensor: GPUs of a node that divide each matrix, or the sequence; ZeRO divides among ranks with the same part.
         context: GPUs that divide each sequence, in a ring (context parallelism); the state is divided as without.
         micro_batches: how many, of `rows` each, add up to a step.
 
-    Raises ValueError for an unknown name, what Megatron does not have, a count below 1, ranks that cannot be divided
-    evenly, bytes below a million, no more memory than CUDA itself takes, a utilisation outside (0, 1]; TypeError for a
-    model that is neither a name nor a shape, and for anything else where a number is expected.
+    Raises ValueError for an unknown name, what Megatron lacks, a count below 1, ranks that cannot be divided evenly,
+    bytes below a million or all CUDA's, a utilisation outside (0, 1]; TypeError for no name or shape, and no number.
     """
     return Plan(*_asked(**locals()))
 
