@@ -31,6 +31,21 @@ def test_rows_are_no_longer_than_the_positions_that_a_model_has_learned(tmp_path
 
 
 @pytest.mark.slow
+def test_a_row_of_roberta_has_no_token_at_the_positions_up_to_its_paddings(tmp_path):
+    from transformers import RobertaConfig, RobertaForMaskedLM
+
+    sizes = {"max_position_embeddings": 50, "vocab_size": 100, "pad_token_id": 1, **SMALL}
+    model = RobertaForMaskedLM(RobertaConfig(**sizes))
+    model(torch.full((1, 48), 5))
+    with pytest.raises(RuntimeError, match="out of bounds"):
+        model(torch.full((1, 49), 5))
+    path = of_transformers(tmp_path, model_type="roberta", architectures=["RobertaForMaskedLM"], **sizes)
+    for source in (path, model):
+        found = fit(source, 2, stages="ddp", checkpointing="none")
+        assert found.question.own.length(None) == found.most("length") == 48
+
+
+@pytest.mark.slow
 def test_no_part_of_a_configuration_keeps_a_cache(tmp_path):
     text = {"model_type": "llama", "vocab_size": 100, **SMALL}
     seen = {"model_type": "clip_vision_model", "image_size": 16, "patch_size": 8, **SMALL}
@@ -39,6 +54,21 @@ def test_no_part_of_a_configuration_keeps_a_cache(tmp_path):
     found = fit(path, 2, length=512, stages="ddp")
     none, selective, block = (found.cell("ddp", how).terms["activations"] for how in ("none", "selective", "block"))
     assert none > selective > block
+
+
+@pytest.mark.slow
+def test_what_of_a_configuration_is_left_out_is_said(tmp_path):
+    path = of_transformers(
+        tmp_path, model_type="llama", vocab_size=100, quantization_config={"load_in_4bit": True}, **SMALL
+    )
+    (note,) = fit(path, 2, length=8, stages="ddp", checkpointing="none").notes
+    assert note.startswith("quantization_config is left out")
+
+
+@pytest.mark.slow
+def test_a_model_that_reads_and_writes_needs_the_name_of_its_class(tmp_path):
+    with pytest.raises(ValueError, match=r"no causal language model for 't5': name the class in config.json"):
+        fit(of_transformers(tmp_path, model_type="t5"), 2)
 
 
 class Particular(nn.Module):
@@ -73,15 +103,22 @@ class Branching(nn.Module):
         return self.last(hidden if not self.branches or hidden.sum() > 0 else -hidden)
 
 
-def both_ways(*dtypes):
+def both_ways(*dtypes, precision="fp32"):
     """What is found of a model that needs values, and of the same model that does not."""
-    asked = {"inputs": torch.zeros(2, 8), "checkpointing": "none", "precision": "fp32"}
+    asked = {"inputs": torch.zeros(2, 8), "checkpointing": "none", "precision": precision}
     return [fit(lambda way=way: Branching(dtypes, branches=way), 2, **asked) for way in (True, False)]
 
 
-@pytest.mark.parametrize("dtypes", [(torch.float64, torch.float32), (torch.bfloat16, torch.bfloat16)])
-def test_the_state_alone_is_in_the_dtypes_of_the_parameters_too(dtypes):
-    alone, executed = both_ways(*dtypes)
+@pytest.mark.parametrize(
+    ("dtypes", "precision"),
+    [
+        ((torch.float64, torch.float32), "fp32"),
+        ((torch.bfloat16, torch.bfloat16), "fp32"),
+        ((torch.float32, torch.float32), "bf16"),
+    ],
+)
+def test_the_state_alone_is_what_it_is_with_the_activations(dtypes, precision):
+    alone, executed = both_ways(*dtypes, precision=precision)
     for one, other in zip(alone.cells, executed.cells, strict=True):
         assert one.recording is None
         assert one.terms == {name: pytest.approx(other.state[name], abs=16) for name in one.terms}  # Adam counts steps
@@ -91,6 +128,14 @@ def test_a_stage_that_fails_is_left_out_with_its_reason_where_others_train():
     _, found = both_ways(torch.float64, torch.float32)
     assert [cell.stage for cell in found.cells] == ["ddp", "zero1", "zero2", "zero3"]  # FSDP2: one dtype a unit
     assert "fsdp2 in fp32 with checkpointing none is left out: a step of <lambda> failed" in found.notes[0]
+
+
+def test_of_an_embedding_with_sparse_gradients_the_state_is_told_and_why_no_more():
+    found = fit(lambda: nn.Embedding(8, 4, sparse=True), 2, length=4, stages="ddp", checkpointing="none")
+    assert found.cells[0].terms["parameters"] == 2 * 8 * 4
+    assert (
+        "sparse_coo cannot be simulated: its bytes depend on values; make embeddings with sparse=False" in found.answer
+    )
 
 
 def test_a_compiled_model_needs_what_it_needs_uncompiled():

@@ -21,7 +21,16 @@ from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing
 from zerolab.simulation.costs import Hardware
 from zerolab.simulation.found import Fit
-from zerolab.simulation.needs import STAGES, Cell, Question, check_options, has_nodes, name_of, options_of
+from zerolab.simulation.needs import (
+    STAGES,
+    Cell,
+    Question,
+    check_options,
+    has_nodes,
+    learned_positions,
+    name_of,
+    options_of,
+)
 from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.planner import usable
 
@@ -58,7 +67,7 @@ def fit(
         targets: what `loss_fn` compares the outputs with.
         loss_fn: of outputs and targets, a scalar; None: the model's own, cross-entropy of tokens, or squared error.
         rows: sequences per rank, the first dimension of the batch; None takes that of `inputs`, or 1.
-        length: tokens per sequence, if any; None takes that of `inputs`, or the configuration's, at most 2048.
+        length: tokens per sequence, if any; None takes that of `inputs`, or the model's positions, at most 2048.
         stages: of ddp, zero1, zero2, zero3, fsdp2, hsdp; None takes all, hsdp where there are several nodes.
         precision: "fp32", "bf16" or "fp16"; several joined by commas, or a sequence.
         checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy for torch's
@@ -84,8 +93,11 @@ def fit(
     asked, room = own.own(model, inputs, targets), usable(device.memory_bytes if memory is None else memory)
     loss_fn = loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0)
     question = Question(asked, [], world_size, rows, length, hardware, room, loss_fn, micro_batches, options)
-    question = replace(question, units=own.blocks_of(question.model(), units))
-    return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
+    shapes = question.model()
+    asked = replace(asked, longest=learned_positions(shapes) or asked.longest)
+    question = replace(question, own=asked, units=own.blocks_of(shapes, units))
+    cells, notes = _answers(question, cases, progress, all_stages=stages is None)
+    return Fit(question, cells, notes if asked.note is None else [asked.note, *notes])
 
 
 def _cases(

@@ -199,6 +199,8 @@ class Question:
             # "fp32" leaves each parameter in its own dtype, and all that belongs to it.
             word, per = (dtype.itemsize, forms.FP32_BYTES) if of_shards == "fp32" else (1, 1)
             state = forms.state_bytes(form, count * word, self.shards(stage), of_shards, trained=trained * word)
+            if of_shards != "fp32":  # the update reads an fp32 copy of the gradients, as large as the masters
+                state["gradients"] += state["optimizer_state"] // 3
             terms.update({name: nbytes // per for name, nbytes in state.items()})
         return Cell(stage, precision, checkpointing, dict(terms), {"why": why, "kept": {}})
 
@@ -229,17 +231,28 @@ def name_of(value: Any) -> Any:
     return value if isinstance(value, (str, int, float, bool)) else getattr(value, "__name__", str(value))
 
 
-def _check_positions(asked: Own, model: nn.Module, length: int | None) -> None:
-    """Raises own.TooLong if positions are learned, and a row has more tokens: on shapes no index is out of range."""
-    tokens = asked.length(length)
-    longest = asked.longest or getattr(getattr(model, "config", None), "max_position_embeddings", None)
-    if not isinstance(longest, int) or tokens <= longest:
-        return
+def learned_positions(model: nn.Module) -> int | None:
+    """How many positions a Hugging Face model has learned: as many tokens has a row at most. None if it computes them.
+
+    OPT's and BART's tables have two that nobody uses; RoBERTa counts from behind the padding token's.
+    """
+    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None)
+    if not isinstance(longest, int):
+        return None
     words: Any = getattr(model, "get_input_embeddings", lambda: None)()
-    tables = [each for each in model.modules() if isinstance(each, nn.Embedding) and each is not words]
-    if any(0 <= table.num_embeddings - longest <= 2 for table in tables):  # OPT and BART leave two unused
+    for table in model.modules():
+        if isinstance(table, nn.Embedding) and table is not words and 0 <= table.num_embeddings - longest <= 2:
+            first = 0 if table.padding_idx is None else table.padding_idx + 1
+            return min(longest, table.num_embeddings - first)
+    return None
+
+
+def _check_positions(asked: Own, model: nn.Module, length: int | None) -> None:
+    """Raises own.TooLong if a row has more tokens than the model has positions: on shapes no index is out of range."""
+    tokens, learned = asked.length(length), learned_positions(model)
+    if learned is not None and tokens > learned:
         raise own.TooLong(
-            f"the length is {tokens}, and {asked.name} has learned {longest} positions: take shorter rows, or raise "
+            f"the length is {tokens}, and {asked.name} has learned {learned} positions: take shorter rows, or raise "
             "max_position_embeddings"
         )
 

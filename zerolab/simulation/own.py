@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from zerolab import models
 from zerolab.engines.partition import find_units
 from zerolab.names import check_count, unknown
-from zerolab.recording.patches import replace
+from zerolab.recording import patches
 from zerolab.simulation.shapes import META
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -41,7 +41,7 @@ class TooLong(ValueError):
 class Own:
     """A model, and one rank's batch for it; `inputs` None stands for tokens of `rows` x `length`.
 
-    `labelled`: the model takes labels and returns its loss, as those of Hugging Face do.
+    `labelled`: the model takes labels and returns its loss, as Hugging Face's do. `note` says what is left out.
     """
 
     name: str
@@ -50,6 +50,7 @@ class Own:
     targets: Any = None
     longest: int | None = None
     labelled: bool = False
+    note: str | None = None
 
     def build(self) -> nn.Module:
         """The model as shapes; called where new tensors take no memory.
@@ -117,7 +118,7 @@ def own(model: Source | str | Path, inputs: Any = None, targets: Any = None) -> 
             model = from_file(Path(path), name)
         else:
             found = from_configuration(Path(path))
-            return found if inputs is None else Own(found.name, found.source, inputs, targets, found.longest)
+            return found if inputs is None else replace(found, inputs=inputs, targets=targets, labelled=False)
     if not callable(model):
         raise TypeError(f"model is a {type(model).__name__}: pass a function that returns a module, or a module")
     return Own(getattr(model, "__name__", type(model).__name__), model, inputs, targets)
@@ -198,12 +199,18 @@ def from_configuration(path: Path) -> Own:
         raise ImportError("a configuration needs transformers: pip install transformers, or pass a function")
     import transformers
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
     if kind not in CONFIG_MAPPING:
         raise ValueError(f"{unknown(f'model_type in {file.name}', kind, CONFIG_MAPPING)} (as transformers knows them)")
     configuration = transformers.AutoConfig.for_model(**{"model_type": kind, **read})
     _without_cache(configuration)
     named = getattr(transformers, str((read.get("architectures") or [None])[0]), None)
+    if named is None and kind not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        raise ValueError(
+            f"transformers has no causal language model for {kind!r}: name the class in {file.name}, such as "
+            '"architectures": ["T5ForConditionalGeneration"]'
+        )
 
     def build() -> nn.Module:
         # A class's own constructor builds in fp32, like the masters, whatever dtype the file was saved in.
@@ -211,12 +218,10 @@ def from_configuration(path: Path) -> Own:
         model: nn.Module = make(configuration)
         return model.train()
 
-    return Own(
-        f"{kind} of {file.name}" if file.name != "config.json" else kind,
-        build,
-        longest=getattr(configuration, "max_position_embeddings", None),
-        labelled=True,
-    )
+    name = kind if file.name == "config.json" else f"{kind} of {file.name}"
+    longest = getattr(configuration, "max_position_embeddings", None)
+    left_out = "quantization_config is left out: every parameter counts in its row's precision"
+    return Own(name, build, longest=longest, labelled=True, note=left_out if "quantization_config" in read else None)
 
 
 def _without_cache(configuration: Any) -> None:
@@ -316,7 +321,7 @@ def in_words(values: Any) -> str:
 def nothing_packed() -> AbstractContextManager[None]:
     """Within it transformers does not inspect positions for several texts in one row: a shape has no positions."""
     masking, name = sys.modules.get("transformers.masking_utils"), "find_packed_sequence_indices"
-    return replace(masking, name, lambda *_, **__: None) if hasattr(masking, name) else nullcontext()
+    return patches.replace(masking, name, lambda *_, **__: None) if hasattr(masking, name) else nullcontext()
 
 
 def lacks_values(error: BaseException) -> bool:

@@ -274,6 +274,11 @@ def _make(recipe: Any) -> Any:
 
 def _bytes_of(result: Any) -> int:
     if isinstance(result, torch.Tensor):
+        if result.layout is not torch.strided:
+            raise RuntimeError(
+                f"a tensor in {result.layout} cannot be simulated: its bytes depend on values; make embeddings with "
+                "sparse=False, or train it on real ranks"
+            )
         return result.nbytes
     return sum(_bytes_of(part) for part in result) if isinstance(result, (tuple, list)) else 0
 
