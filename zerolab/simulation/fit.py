@@ -87,17 +87,21 @@ def fit(
     """
     device, options = catalog.gpu(gpu), options or {}
     world_size, gpus_per_node = check_count("world size", world_size), check_count("gpus_per_node", gpus_per_node)
-    possible = [stage for stage in STAGES if stage != "hsdp" or has_nodes(world_size, gpus_per_node)]
-    cases = _cases(_stages(stages, possible, options), precision, checkpointing, device)
+    chosen = _stages(stages, options, nodes=has_nodes(world_size, gpus_per_node))
+    cases = _cases(chosen, precision, checkpointing, device)
     hardware = Hardware(device, catalog.link(network), gpus_per_node)
     asked, room = own.own(model, inputs, targets), usable(device.memory_bytes if memory is None else memory)
     loss_fn = loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0)
     question = Question(asked, [], world_size, rows, length, hardware, room, loss_fn, micro_batches, options)
+    question = _with_shapes(question, units)
+    return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
+
+
+def _with_shapes(question: Question, units: str | list[str] | None) -> Question:
+    """The same with what only the model itself says: its blocks, and how many positions it has learned."""
     shapes = question.model()
-    asked = replace(asked, longest=learned_positions(shapes) or asked.longest)
-    question = replace(question, own=asked, units=own.blocks_of(shapes, units))
-    cells, notes = _answers(question, cases, progress, all_stages=stages is None)
-    return Fit(question, cells, notes if asked.note is None else [asked.note, *notes])
+    asked = replace(question.own, longest=learned_positions(shapes) or question.own.longest)
+    return replace(question, own=asked, units=own.blocks_of(shapes, units))
 
 
 def _cases(
@@ -117,7 +121,8 @@ def _answers(
     question: Question, cases: list[tuple[str, str, Any]], progress: Callable[[str], None] | None, *, all_stages: bool
 ) -> tuple[list[Cell], list[str]]:
     """A cell for each case, and what was left out: what a stage cannot train, if you did not ask for that stage."""
-    cells, notes, refused = [], [], None
+    cells, refused = [], None
+    notes = [] if question.own.note is None else [question.own.note]
     for number, (stage, each, policy) in enumerate(cases):
         if progress is not None:
             progress(f"{stage}, {each}, checkpointing {name_of(policy)} ({number + 1} of {len(cases)})")
@@ -137,9 +142,10 @@ def _answers(
     return cells, list(dict.fromkeys(notes))
 
 
-def _stages(stages: str | Sequence[str] | None, possible: list[str], options: Mapping[str, Any]) -> list[str]:
-    """The stages that were named, or of all that are possible those that have the options."""
+def _stages(stages: str | Sequence[str] | None, options: Mapping[str, Any], *, nodes: bool) -> list[str]:
+    """The stages that were named, or all that have the options; hsdp with several nodes alone."""
     if stages is None:
+        possible = [stage for stage in STAGES if stage != "hsdp" or nodes]
         having = [stage for stage in possible if set(options) <= {*options_of(stage)}]
         if not having:
             check_options("option", options, sorted({option for stage in STAGES for option in options_of(stage)}))
