@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import threading
 
 import pytest
 
@@ -48,11 +49,28 @@ def test_what_cannot_be_called_is_said_before_any_rank_starts(answer, says, caps
     assert not attempt.ran
 
 
+def test_what_uses_something_that_cannot_be_sent_is_said_before_any_rank_starts(capsys):
+    lock = threading.Lock()
+
+    def zero1(parameters, gradients, optimizer_cls, rank, world_size):
+        with lock:
+            return optimizer_cls([parameters])
+
+    attempt = check(ID, zero1)
+    assert capsys.readouterr().out.startswith("zero1 cannot be sent to the ranks because of lock, which zero1 uses. ")
+    assert not attempt.ran
+
+
 def test_an_unknown_exercise_is_answered_with_those_that_exist(capsys):
     assert not check("zero9", print).passed
     said = capsys.readouterr().out
     assert "unknown exercise 'zero9': choose one of " in said
     assert all(name in said for name in names())
+
+
+def test_a_name_that_is_nearly_right_is_answered_with_a_question(capsys):
+    check("Buckets", print)
+    assert capsys.readouterr().out == "unknown exercise 'Buckets': did you mean 'buckets'?\n"
 
 
 def test_an_exception_is_told_with_the_learners_own_line():

@@ -74,6 +74,11 @@ def test_who_hangs_has_a_recording_but_no_weights(case, patients):
     assert bool(patients[case.id].noted) == (case.id not in HANGING)
 
 
+def test_who_hangs_is_beside_nothing_and_that_is_said(patients):
+    with pytest.raises(ValueError, match="clinic-stuck hangs: no rank has parameters to set beside DDP's"):
+        patients["clinic-stuck"].beside_ddp()
+
+
 def test_a_rank_that_left_out_a_unit_is_one_ahead(patients):
     exchanges = list(last_exchanges(patients["clinic-stuck"]))
     assert {op for op, _ in exchanges} == {"reduce_scatter"}

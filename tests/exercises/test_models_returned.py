@@ -51,6 +51,10 @@ def its_parameters(inputs, targets):
     return list(trained(inputs, targets).parameters())
 
 
+def its_weights(inputs, targets):
+    return torch.cat([weight.full_tensor().flatten() for weight in trained(inputs, targets).parameters()])
+
+
 def its_state(inputs, targets):
     return trained(inputs, targets).state_dict()
 
@@ -66,7 +70,8 @@ def its_state(inputs, targets):
             the_model_on_rank_0_and_its_weights_on_others,
             "rank 0 got a sharded model, which not all ranks returned; right is 343 numbers",
         ),
-        ("ward-loss-stays", its_parameters, "it is a list where a tensor belongs"),
+        ("ward-loss-stays", its_parameters, "rank 0 got a list where a model belongs; right is 343 numbers"),
+        ("ward-loss-stays", its_weights, "rank 0 got a Tensor where a model belongs; right is 343 numbers"),
     ],
 )
 def test_what_is_returned_in_place_of_what_is_asked_for_is_told(exercise_id, answer, says, two_ranks):

@@ -1,5 +1,7 @@
 """A miss is told so that its two sides differ: by kind, shape or place, where the values alone read the same."""
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 import torch
@@ -15,6 +17,20 @@ def test_a_tensor_of_one_element_is_its_number_and_the_other_way_round(value):
     assert not same(plain(value), 25, 1e-9)
     assert not same(plain(torch.tensor([1.0, 1.0])), 1.0, 1e-9)
     assert not same(plain(torch.tensor([True])), 1, 1e-9)
+
+
+@pytest.mark.parametrize(
+    "value", [(2, 1), range(2, 0, -1), np.array([2, 1]), torch.tensor([2.0, 1.0]), [Decimal(2), 1]]
+)
+def test_where_a_list_of_numbers_belongs_its_kind_is_free(value):
+    assert same(plain(value), [2, 1], 1e-9)
+    assert not same(plain(value), [2, 2], 1e-9)
+
+
+def test_a_stack_of_tensors_is_a_list_of_them():
+    assert same(plain(torch.eye(2)), plain([torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])]), 1e-9)
+    assert same(plain(torch.eye(2)), [[1, 0], [0, 1]], 1e-9)
+    assert not same([[1, 0], [0, 1]], plain(torch.eye(2)), 1e-9)
 
 
 def test_tensors_of_one_element_still_differ_in_shape():
@@ -39,6 +55,7 @@ def test_tensors_of_one_element_still_differ_in_shape():
         ([[torch.zeros(9)]], [[torch.zeros(3, 3)]], "at place 0, at place 0, its shape is [9] where [3, 3] belongs"),
         (torch.zeros(2), torch.ones(2), ""),  # `describe` shows both
         (3, 4, ""),
+        (torch.tensor(0.1), 0.1, "it is 0.10000000149011612, not 0.1"),
         (None, 4, ""),
         (nn.Linear(2, 2), 4, ""),
     ],
@@ -54,3 +71,15 @@ def test_text_is_quoted_and_an_array_is_never_printed_raw():
     )
     assert describe(plain({"a": torch.ones(2)})) == "{'a': [1.0, 1.0]}"
     assert describe(plain(nn.Linear(2, 2))) == "<Linear>"
+
+
+def test_what_has_no_numbers_in_it_or_one_of_a_thousand_digits_is_told_in_words():
+    assert describe(plain(np.array(["ddp", None], dtype=object))) == "['ddp', None]"
+    assert describe(plain(np.array([nn.Linear(2, 2)] * 2))) == "[<Linear>, <Linear>]"
+    assert describe(plain([2**81_559])) == "[<a number of 24,552 digits>]"
+
+
+def test_a_whole_number_is_shown_to_the_last_digit():
+    assert describe(plain(torch.tensor([14960, 7]))) == "[14960, 7]"
+    assert describe(9_013_292_032.0) == "9,013,292,032"
+    assert describe(float("nan")) == "nan"

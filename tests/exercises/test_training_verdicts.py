@@ -175,6 +175,17 @@ def test_a_unit_that_stays_whole_between_two_steps_can_still_be_released():
     assert "resizable" not in said
 
 
+def test_parts_that_are_new_beside_whole_gradients_are_answered_with_what_to_do():
+    said = refused("clinic-too-fast", ("[rank].div_(world_size)", "[rank] / world_size"))
+    assert "bytes of gradients at the update" in said
+    assert "Work in place (`/` makes a new tensor, `div_` does not)" in said
+
+
+def test_a_keyword_that_the_optimizer_does_not_take_is_told_by_the_name_that_the_answer_knows():
+    said = refused("zero2-free", ("optimizer_cls(mine)", "optimizer_cls(mine, lr=0.1)"))
+    assert "TypeError: optimizer_cls() got an unexpected keyword argument 'lr'" in said
+
+
 def test_an_update_for_each_unit_is_told_as_such():
     said = refused("zero2-free", ("        optimizer.step()\n", ""), STEP_FOR_EACH)
     assert "step 1: optimizer.step() was called 6 times; once is due in a step" in said

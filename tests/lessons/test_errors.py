@@ -38,6 +38,7 @@ def test_no_error_is_an_error():
         ("at 127.0.0.1:29500 refused", "at 127.0.0.1 refused"),
         ('File "/home/someone/lessons/mine.py", line 3', 'File "mine.py", line 3'),
         ("<object at 0x7f12ab>", "<object at 0x...>"),
+        ("shapes cannot be multiplied (10x4 and 0x16)", "shapes cannot be multiplied (10x4 and 0x16)"),
         ("\x1b[31mred\x1b[0m", "red"),
         ("3/4 of the flat, cell [3], zerolab/engines/zero1.py", "3/4 of the flat, cell [3], zerolab/engines/zero1.py"),
     ],

@@ -60,7 +60,7 @@ targets = replace(
     ZERO1,
     shape="backward",
     batches="skipping",
-    scratch_shards=8,  # on up to four ranks the zeros that stand in for a unit, and those that `get` makes in vain
+    scratch_shards=24,  # zeros for all units, on up to four ranks: they may be there before the gradients are
 )
 suspects = (
     Suspect(

@@ -49,7 +49,8 @@ edges = (
 solution = exposed_seconds
 hole = "follow two clocks"
 look_for = "Each row is one call. The last reduction is never hidden: nothing is left to compute beside it."
-targets = FunctionTargets(draw=draw, edges=edges)
+# Loose enough for sums in fp32: those are right, too.
+targets = FunctionTargets(draw=draw, edges=edges, tolerance=1e-5)
 hints = (
     "Keep two clocks: the time until which the rank computes, and the time until which it communicates.",
     "A unit moves the first clock on by its computing. Its reduction begins at the later of the two clocks.",

@@ -37,8 +37,8 @@ def gather_rows(mine: torch.Tensor, rows: int) -> torch.Tensor:
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """A weight whose rows N does not divide; on four ranks the last one has none."""
-    rows = 9 if world_size == 4 else dice.randrange(6, 12) * world_size + min(1, world_size - 1)
+    """A weight whose rows two ranks do not divide, and three do; on four ranks the last one has none."""
+    rows = 9 if world_size == 4 else dice.randrange(6, 12) * world_size + (world_size == 2)
     numbers = np.random.default_rng(dice.randrange(2**31))
     weight = numbers.standard_normal((rows, dice.randrange(800, 1200))).astype(np.float32)
     most = most_rows(rows, world_size)

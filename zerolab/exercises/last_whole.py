@@ -33,15 +33,19 @@ def last_whole(written: torch.Tensor) -> int:
 
 
 def draw(dice: random.Random, world_size: int) -> Arguments:
-    """After the last whole save every rank has later ones that another lacks; on 3 ranks there is no whole one."""
+    """After the last whole save every rank has later ones that another lacks, and the very last one is nobody's.
+
+    On 3 ranks there is no whole one.
+    """
     answer = -1 if world_size == 3 else dice.randrange(1, 5)
-    saves = answer + 1 + world_size + dice.randrange(3)
+    saves = answer + 2 + world_size + dice.randrange(3)
     written = np.array([[dice.random() < 0.7 for _ in range(saves)] for _ in range(world_size)], dtype=np.int64)
     for save in range(saves):
         written[:, save] = 1 if save in (answer, answer - 1) else written[:, save]
-    for place, save in enumerate(range(answer + 1, saves)):
+    for place, save in enumerate(range(answer + 1, saves - 1)):
         written[:, save] = 1
         written[place % world_size, save] = 0  # so each rank lacks one of them, and with others has some
+    written[:, -1] = 0
     return [(each,) for each in written]
 
 

@@ -15,7 +15,7 @@ src=rank)` sends `src`'s to all.
 Targets, on 1, 2, 3 and 4 ranks:
 
 * every rank returns the updated weights, to 1e-4;
-* one `reduce` and one `broadcast` for each matrix, in the same order on every rank;
+* one `reduce` and one `broadcast` for each matrix, in the same order on every rank, and one `update`, by its owner;
 * the fullest rank owns no more elements than with the owners above; other choices that are as even pass, too.
 """
 
@@ -54,9 +54,14 @@ def update_on_owners(
 
 
 def muon_step(weight: torch.Tensor, gradient: torch.Tensor) -> None:
-    """A step of Muon without momentum, its Newton-Schulz iterations replaced by what they come close to."""
+    """A step of Muon without momentum, its Newton-Schulz iterations replaced by what they come close to.
+
+    Made by an optimizer of torch's, so that the recording shows it.
+    """
     left, _, right = torch.linalg.svd(gradient, full_matrices=False)
-    weight.sub_(0.1 * (left @ right))
+    weight.grad = left @ right
+    torch.optim.SGD([weight], lr=0.1).step()
+    weight.grad = None
 
 
 def owners_of(sizes: Sequence[int], order: Sequence[int], world_size: int) -> list[int]:
@@ -98,17 +103,12 @@ def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     return [(weights, drawn(), muon_step) for _ in range(world_size)]
 
 
-def flat(matrices: Any) -> Any:
-    """All numbers of a list of matrices; None of None."""
-    return None if matrices is None else torch.cat([matrix.detach().reshape(-1) for matrix in matrices])
-
-
 def updated(arguments: list[tuple[Any, ...]], gradient_of: Callable[[int], torch.Tensor]) -> Any:
     """All weights, each updated from the gradient of its place."""
     weights = [weight.clone() for weight in arguments[0][0]]
     for place, weight in enumerate(weights):
         muon_step(weight, gradient_of(place))
-    return flat(weights)
+    return weights
 
 
 def wanted(arguments: list[tuple[Any, ...]], _rank: int) -> Any:
@@ -123,7 +123,7 @@ def from_the_owners_own(arguments: list[tuple[Any, ...]], _rank: int) -> Any:
 
 
 def judge_owners(recording: "Recording", arguments: list[tuple[Any, ...]]) -> Iterator[tuple[str, str]]:
-    """Who sent how many elements of weights to all."""
+    """Who sent how many elements of weights to all, and how many updates all ranks made."""
     owned: dict[str, int] = {}
     for event in recording.ranks[0].events:
         if event.op == "broadcast" and event.kind == "collective" and event.text:
@@ -134,6 +134,9 @@ def judge_owners(recording: "Recording", arguments: list[tuple[Any, ...]]) -> It
     full = who.removeprefix("from ")
     said = f"{full} owns {owned.get(who, 0):,} elements; with the largest matrix first no rank has more than {most:,}."
     yield "owners", said if owned.get(who, 0) > most else ""
+    made = sum(event.kind == "optimizer" for rank in recording.ranks for event in rank.events)
+    said = f"the ranks made {made} updates of {MATRICES} matrices; each is updated once, by its owner alone."
+    yield "updates", said if made > MATRICES else ""
 
 
 solution = update_on_owners
@@ -143,7 +146,6 @@ look_for = "When it passes, count the bytes: as many as an all-reduce sends, and
 targets = RankTargets(
     draw=draw,
     wanted=wanted,
-    reads=flat,
     collectives=lambda _world_size: ("reduce",) * MATRICES + ("broadcast",) * MATRICES,
     seen=judge_owners,
     tolerance=1e-4,
@@ -186,7 +188,7 @@ wrong = (
         by="dist.all_reduce(gradient)",
     ),
     Wrong(
-        says="started 7 all_reduce; the target is 7 reduce, 7 broadcast",
+        says="updates of 7 matrices; each is updated once, by its owner alone",
         whole="""
 def update_on_owners(weights, gradients, update):
     for weight, gradient in zip(weights, gradients):

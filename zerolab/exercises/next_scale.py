@@ -113,7 +113,7 @@ wrong = (
         gives=lambda arguments, _rank: halved(arguments, sum(overflows(mine) for mine, _ in arguments)),
     ),
     Wrong(
-        says="takes the smallest over all ranks: one that is all right outvotes the others",
+        says="does not halve the scale where only some ranks have an overflow: one is enough",
         replace="ReduceOp.MAX",
         by="ReduceOp.MIN",
         gives=lambda arguments, _rank: halved(arguments, all(overflows(mine) for mine, _ in arguments)),

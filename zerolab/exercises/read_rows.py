@@ -95,7 +95,8 @@ def with_its_memory(returned: Any) -> Any:
     if isinstance(returned, np.ndarray):
         return Words("an array of numpy's, where a tensor is asked for")
     if isinstance(returned, torch.Tensor) and returned.untyped_storage().nbytes() > returned.nbytes:
-        return Words("a view of the whole file's weight, which keeps all of it mapped: clone() your rows")
+        size = returned.untyped_storage().nbytes()
+        return Words(f"a view of a tensor of {size:,} bytes, and keeps all of them: clone() your rows")
     return returned
 
 
@@ -138,7 +139,7 @@ def read_rows(path, name):
         return piece[rank * size : rows if rank == world_size - 1 else (rank + 1) * size].clone()
 """,
     ),
-    Wrong(says="keeps all of it mapped: clone() your rows", replace=".clone()", by=""),
+    Wrong(says="bytes, and keeps all of them: clone() your rows", replace=".clone()", by=""),
     Wrong(
         says="bytes beside its arguments",
         whole="""

@@ -42,12 +42,15 @@ def scales_across_ranks(mine: torch.Tensor, first: int, numel: int, block: int) 
 
 
 def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
-    """A flat that is cut in the middle of some blocks; on four ranks the last block is whole, on one it never is."""
+    """A flat that is cut in the middle of some blocks.
+
+    On three ranks the last one has less than the others; on four the last block is whole, on one it never is.
+    """
     block, blocks = 32, 32 * dice.randrange(6, 9)
     shard = blocks + (8 * dice.randrange(1, 4) if world_size == 4 else dice.randrange(1, 31))
-    flat = between_codes(dice, -(-shard * world_size // block), block).flatten()[: shard * world_size]
-    parts = np.split(flat, world_size)
-    return [(part.copy(), rank * shard, flat.size, block) for rank, part in enumerate(parts)]
+    numel = shard * world_size - (block if world_size == 3 else 0)
+    flat = between_codes(dice, -(-numel // block), block).flatten()[:numel]
+    return [(flat[first : first + shard].copy(), first, numel, block) for first in range(0, numel, shard)]
 
 
 def parts(arguments: list[tuple[Any, ...]], rank: int, scale: Any) -> Any:

@@ -30,7 +30,7 @@ from zerolab.exercises.harness.onranks import Arguments, RankTargets
 from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.recorded import FP32, started
 from zerolab.exercises.harness.sharded import STACK_STEPS as STEPS
-from zerolab.exercises.harness.sharded import Batches, Stack, all_have, judge_kept, mean_error, whole
+from zerolab.exercises.harness.sharded import Batches, Stack, all_have, judge_kept, mean_error, no_model, whole
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
@@ -54,10 +54,10 @@ def draw(dice: random.Random, world_size: int) -> Arguments:
 
 
 def trained(model: Any) -> Any:
-    """All weights after three steps, which all ranks must take; of what is no model itself."""
+    """All weights after three steps, which all ranks must take."""
     is_model = isinstance(model, Stack)
     if not (all_have(is_model) and is_model):
-        return Words("a model, which not all ranks returned") if is_model else model
+        return Words("a model, which not all ranks returned") if is_model else no_model(model)
     _train(model, [[batch] for batch in model.batches])
     return whole(model)
 

@@ -29,11 +29,12 @@ from torch.distributed.fsdp import fully_shard
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
+from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, trained, whole
 from zerolab.exercises.harness.stages import FIX
 from zerolab.recording.events import Event
 
-SPOILED = "weights that are nan"
+SPOILED = Words("weights that are nan")
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:

@@ -63,7 +63,7 @@ hints = (
 )
 wrong = (
     Wrong(
-        says="starts the next gather after the use of a unit, so that it lies beside nothing",
+        says="starts the next gather after the use of a unit, and not before it: one unit too late",
         whole="""
 def schedule(units, prefetch):
     actions = []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 _VOLATILE = (
     (re.compile(r"\x1b\[[0-9;]*m"), ""),
     (re.compile(r",? ?\(?\bpid:? ?\d+\)?"), ""),
-    (re.compile(r"0x[0-9a-fA-F]+"), "0x..."),
+    (re.compile(r"\b0x[0-9a-fA-F]{6,}"), "0x..."),  # and not the shape 10x4
     (re.compile(r"(?<![\w.])/(?:[^\s/:'\"]+/)+([^\s/:'\"]+)"), r"\1"),
     (re.compile(r"(127\.0\.0\.1|localhost|\[::1\]):\d+"), r"\1"),
 )

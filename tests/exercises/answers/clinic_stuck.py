@@ -248,3 +248,19 @@ def wrong_leaves_the_units_gather_out(units, backwards, optimizer_cls, rank, wor
         for number in there:
             all_gather(units[number], name=f"unit {number}").wait()
     return optimizer
+
+
+def right_zeros_for_every_unit_beforehand(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        gradients = [torch.zeros_like(unit) for unit in units]
+        for number, gradient in backward:
+            gradients[number] = gradient
+        for number in reversed(range(len(units))):
+            reduce_scatter(gradients[number], name=f"unit {number}").wait()
+            mine[number].grad = gradients[number].chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}").wait()
+    return optimizer

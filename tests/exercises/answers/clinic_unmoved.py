@@ -64,7 +64,7 @@ def right_the_last_unit_closes_the_bucket(units, backwards, optimizer_cls, rank,
 
 def right_an_empty_bucket_at_the_end(units, backwards, optimizer_cls, rank, world_size):
     def buckets(backward, _units):
-        yield from _by(3, rest=False)(backward, _units)
+        yield from _by(3)(backward, _units)
         yield []
 
     return _train(units, backwards, optimizer_cls, rank, world_size, buckets)
@@ -168,3 +168,8 @@ def wrong_update_after_each_bucket(units, backwards, optimizer_cls, rank, world_
         for unit in units:
             all_gather(unit).wait()
     return optimizer
+
+
+def wrong_six_without_the_rest(units, backwards, optimizer_cls, rank, world_size):
+    """unit 0: the optimizer updates nothing"""
+    return _train(units, backwards, optimizer_cls, rank, world_size, _by(6, rest=False))

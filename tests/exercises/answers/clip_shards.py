@@ -169,3 +169,11 @@ def wrong_a_numpy_copy_of_ten_parts(mine, max_norm):
 
 
 import numpy as np
+
+
+def wrong_in_new_memory(mine, max_norm):
+    """leaves `mine` as it was; it is to be multiplied in place"""
+    squares = mine.square().sum()
+    dist.all_reduce(squares)
+    if squares.sqrt() > max_norm:
+        mine.data = mine * (max_norm / squares.sqrt())

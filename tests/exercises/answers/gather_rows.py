@@ -146,3 +146,12 @@ def wrong_last_rank_stays_away(mine, rows):
     if len(mine) == most:
         dist.all_gather(parts, part)
     return torch.cat(parts)[:rows]
+
+
+def wrong_a_row_too_many_where_n_divides_them(mine, rows):
+    """belongs there"""
+    part = mine.new_zeros(rows // dist.get_world_size() + 1, mine.shape[1])
+    part[: len(mine)] = mine
+    parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, part)
+    return torch.cat(parts)[:rows]

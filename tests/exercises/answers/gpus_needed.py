@@ -136,3 +136,7 @@ def wrong_bf16_with_the_cast(stage, num_params, precision, memory):
     if rest == 0 or stage == "ddp":
         return 1 if left >= 0 else 0
     return 0 if left <= 0 else -(-rest * num_params // left)
+
+
+def wrong_ddp_divides_the_optimizer_state(stage, num_params, precision, memory):
+    return right_by_formula("zero1" if stage == "ddp" else stage, num_params, precision, memory)

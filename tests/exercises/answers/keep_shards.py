@@ -162,3 +162,7 @@ def wrong_the_model_cut_as_one(values, sizes):
         mine.append(unit[max(0, first - start) : max(0, last - start)].clone())
         start += size
     return torch.cat(mine)
+
+
+def right_alone_without_an_exchange(values, sizes):
+    return values if dist.get_world_size() == 1 else right_by_split(values, sizes)

@@ -100,7 +100,7 @@ def wrong_no_reduction(weights, gradients, update):
 
 
 def wrong_everybody_updates(weights, gradients, update):
-    """started 7 all_reduce; the target is"""
+    """made 14 updates of 7 matrices"""
     for weight, gradient in zip(weights, gradients):
         dist.all_reduce(gradient)
         update(weight, gradient / dist.get_world_size())
@@ -142,3 +142,24 @@ def wrong_updates_before_the_sum(weights, gradients, update):
     for place, weight in enumerate(weights):
         dist.broadcast(weight, src=owners[place])
     return weights
+
+
+def wrong_every_rank_updates(weights, gradients, update):
+    """made 14 updates of 7 matrices"""
+    owners = _largest_first(weights)
+    for place, gradient in enumerate(gradients):
+        dist.reduce(gradient, dst=owners[place])
+        update(weights[place], gradient / dist.get_world_size())
+    for place, weight in enumerate(weights):
+        dist.broadcast(weight, src=owners[place])
+    return weights
+
+
+def wrong_a_dict(weights, gradients, update):
+    """it is a dict where a list belongs"""
+    return dict(enumerate(right_with_a_dict(weights, gradients, update)))
+
+
+def wrong_all_end_to_end(weights, gradients, update):
+    """at place 0 stands"""
+    return torch.cat([weight.flatten() for weight in right_with_a_dict(weights, gradients, update)])

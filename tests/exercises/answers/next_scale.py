@@ -70,7 +70,7 @@ def wrong_once_for_each(mine, scale):
 
 
 def wrong_outvoted(mine, scale):
-    """takes the smallest over all ranks"""
+    """does not halve the scale where only some ranks have an overflow"""
     bad = (~mine.isfinite()).any().float()
     dist.all_reduce(bad, op=dist.ReduceOp.MIN)
     return scale / 2 if bad else scale
@@ -132,3 +132,10 @@ def wrong_by_the_largest_in_size(mine, scale):
     largest = mine.abs().max().float()
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     return scale if largest.isfinite() else scale / 2
+
+
+def wrong_largest_of_all_scales(mine, scale):
+    """does not halve the scale where only some ranks have an overflow"""
+    mine = torch.tensor(scale if mine.isfinite().all() else scale / 2)
+    dist.all_reduce(mine, op=dist.ReduceOp.MAX)
+    return mine.item()

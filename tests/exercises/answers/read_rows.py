@@ -64,7 +64,7 @@ def wrong_all_rows(path, name):
 
 
 def wrong_a_view(path, name):
-    """keeps all of it mapped"""
+    """bytes, and keeps all of them: clone() your rows"""
     with safe_open(path, framework="pt") as file:
         piece = file.get_slice(name)
         rows = piece.get_shape()[0]
@@ -172,3 +172,25 @@ def wrong_an_array_of_numpys(path, name):
         rows = piece.get_shape()[0]
         most = -(-rows // size)
         return piece[min(rank * most, rows) : min(rank * most + most, rows)]
+
+
+def right_from_a_memory_map(path, name):
+    import json
+
+    with open(path, "rb") as file:
+        header = file.read(int.from_bytes(file.read(8), "little"))
+    entry = json.loads(header)[name]
+    rows, columns = entry["shape"]
+    begin = 8 + len(header) + entry["data_offsets"][0]
+    weight = np.memmap(path, np.float32, "r", begin, (rows, columns))
+    most = -(-rows // dist.get_world_size())
+    return torch.tensor(weight[dist.get_rank() * most : (dist.get_rank() + 1) * most])
+
+
+def wrong_a_view_of_a_copy(path, name):
+    """bytes, and keeps all of them: clone() your rows"""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with safe_open(path, framework="pt") as file:
+        weight = file.get_tensor(name).clone()
+    most = -(-len(weight) // size)
+    return weight[rank * most : (rank + 1) * most]

@@ -134,7 +134,7 @@ def wrong_waits_for_the_others(inputs, targets):
 
 
 def wrong_no_check(inputs, targets):
-    """makes the step with the nan in it"""
+    """rank 0 got weights that are nan; right is"""
     model = sharded()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):

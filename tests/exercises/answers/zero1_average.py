@@ -339,3 +339,9 @@ from zerolab.exercises.zero1_average import zero1 as borrowed
 def wrong_calls_a_solution_imported_above(parameters, gradients, optimizer_cls, rank, world_size):
     """write your own"""
     return borrowed(parameters, gradients, optimizer_cls, rank, world_size)
+
+
+def wrong_returns_the_parameters(parameters, gradients, optimizer_cls, rank, world_size):
+    """`zero1` returned a Tensor on rank 0; it should return the optimizer"""
+    right_into_grad(parameters, gradients, optimizer_cls, rank, world_size)
+    return parameters

@@ -198,3 +198,12 @@ def wrong_calls_the_shipped_solution(units, inputs):
     from zerolab.exercises.zero3_forward import forward
 
     return forward(units, inputs)
+
+
+def right_by_torchs_own_all_gather(units, inputs):
+    for unit in units:
+        unit.allocate()
+        dist.all_gather(list(unit.parameters.chunk(dist.get_world_size())), unit.mine)
+        inputs = unit.forward(inputs)
+        unit.release()
+    return inputs

@@ -19,7 +19,7 @@ class Attempt:
         exercise_id: which exercise.
         verdicts: one for each target and number of ranks that was tried, in order.
         said: what else there is to say: why nothing ran, or why a rank failed.
-        recording: of the last run, the one with the first miss; None if nothing ran to its end.
+        recording: of the run with the first miss, else of that on the most ranks; None if nothing ran to its end.
         picture: what `play` shows of the recording.
         ours: the recording of our answer on the same draws, once an answer on ranks has passed; else None.
         aside: whose functions ran beside the answer, in a sentence; empty where none did.

@@ -45,8 +45,8 @@ def _attempt(exercise_id: str, answer: Callable[..., Any], seed: int | None) -> 
     try:
         exercise = load(exercise_id)
     except ValueError as error:
-        return Attempt(exercise_id, said=(f"{error}.",))
-    refusal = refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes))
+        return Attempt(exercise_id, said=(str(error),))
+    refusal = refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes)) or _refuse_to_send(answer)
     if refusal:
         return Attempt(exercise_id, said=(refusal,))
     return _run(exercise, answer, random.SystemRandom().randrange(2**31) if seed is None else seed)
@@ -84,6 +84,17 @@ def _refuse_ranks(most: int) -> str:
     return ""
 
 
+def _refuse_to_send(answer: Callable[..., Any]) -> str:
+    """Why an answer cannot reach the ranks, such as a lock that it uses; empty if it can."""
+    from zerolab.runtime.travel import pack_call
+
+    try:
+        pack_call(answer, (), {})
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
+
+
 def _refuse_arguments(exercise: Exercise, answer: Callable[..., Any]) -> str:
     """Why a function cannot be called as the solution is."""
     try:
@@ -102,10 +113,11 @@ def _refuse_methods(exercise: Exercise, answer: Callable[..., Any]) -> str:
     """Why a class cannot be run: a method that is missing, or that cannot be called as the solution's is."""
     if not isinstance(exercise.hole, dict):
         raise TypeError(f"{exercise.id} asks for a class: its `hole` must be a dict from methods to what they do")
+    base = inspect.getmro(exercise.solution)[1]  # type: ignore[arg-type]  # with a dict of holes it is a class
     for name in exercise.hole:
         arguments = ", ".join(inspect.signature(getattr(exercise.solution, name)).parameters)
         method = getattr(answer, name, None)
-        if not callable(method):
+        if not callable(method) or method is getattr(base, name, None):
             return f"`{exercise.name}` has no method {name}({arguments})."
         try:
             inspect.signature(method).bind(*arguments.split(", "))
@@ -124,7 +136,7 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
     launcher().preload(*TRIALS)
     verdicts: list[Verdict] = []
     on_ranks = exercise.targets.on_ranks
-    attempt = Attempt(exercise.id, seed=seed)
+    shown = attempt = Attempt(exercise.id, seed=seed)
     for world_size in exercise.targets.world_sizes:
         try:
             with Cluster(world_size=world_size, device="cpu", timeout=HANG_SECONDS) as cluster:
@@ -135,14 +147,15 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
                     attempt = Attempt(exercise.id, tuple(verdicts), (), recording, seed, run.picture, aside=run.aside)
                     if not verdicts[-1].right:
                         return attempt
-                if on_ranks and world_size == exercise.targets.world_sizes[-1]:
+                if on_ranks and world_size == max(exercise.targets.world_sizes):
                     from zerolab.exercises.harness.score import run_ours
 
                     again = run.arguments if run.ours is None else run.ours
                     ours = cluster.record(run_ours, exercise.ours, run.trial, *again)
-                    attempt = replace(attempt, ours=ours)
+                    shown = replace(attempt, ours=ours)
         except RankError as error:
             where, recorded = (f"on {world_size} ranks: ", error.recording) if on_ranks else ("", None)
             said = where + in_words(error, exercise.name)
             return Attempt(exercise.id, tuple(verdicts), (said,), recorded, seed)
-    return attempt
+    # Of an answer that has passed, the most ranks are shown.
+    return replace(shown, verdicts=attempt.verdicts) if on_ranks else attempt

@@ -74,10 +74,12 @@ class Patient:
     def beside_ddp(self) -> Table:
         """How far each rank's parameters are from DDP's after each step, on the same batches under SGD.
 
-        Of the first ward; ValueError in the second.
+        Of the first ward; ValueError in the second, and of one that hung.
         """
         if self.setup is None:
             raise ValueError(f"{self.exercise_id} is beside one process: call beside_one_process()")
+        if not self.noted:
+            raise ValueError(f"{self.exercise_id} hangs: no rank has parameters to set beside DDP's")
         reference = run_reference(self.setup, self.recording.world_size)
         rows = []
         for rank, noted in enumerate(self.noted):

@@ -1,5 +1,6 @@
 """Exercises whose answer is a function on every rank: judged by what each rank gets, and by what the ranks sent."""
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 Guarded = Callable[[Callable[..., Any]], AbstractContextManager[None]]
 Arguments = list[tuple[Any, ...]]
-"""One tuple of arguments for each rank; numpy arrays in it reach the answer as tensors."""
+"""One tuple of arguments for each rank; numpy arrays in it reach the answer as tensors, files as their paths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ class RankTargets(Targets):
         reads: what is judged of what the answer returns, taken on every rank; None takes all.
         in_place: the number of the argument that holds the result afterwards; None judges what is returned.
         collectives: of the number of ranks, the words of the exchanges that a rank starts, as a recording says them.
-            Their order is free (a wrong one shows in the value); None allows any.
+            Their order is free (a wrong one shows in the value); None allows any. A rank alone may leave them out.
         peers: of a rank and the number of ranks, whom it may send to; None allows everybody.
         sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
         scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
@@ -119,7 +120,7 @@ class RankTargets(Targets):
     def _judge_sent(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
         made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial has two
         names = [event.op for event in made]
-        if self.collectives is not None:
+        if self.collectives is not None and (made or rank.world_size > 1):  # alone there is nobody to send to
             wanted = self.collectives(rank.world_size)
             if Counter(names) != Counter(wanted):
                 return f"rank {rank.rank} started {_list(names)}; the target is {_list(wanted)}."
@@ -163,7 +164,9 @@ def trial(
     `judged` is the number of an argument, or a function of what is returned; None takes all of that. Raises OutOfTime
     after so many seconds.
     """
-    mine = [torch.tensor(item) if isinstance(item, np.ndarray) else item for item in arguments[dist.get_rank()]]
+    mine = [_as_the_answer_gets_it(item) for item in arguments[dist.get_rank()]]
+    # The memory: an answer may give the tensor another one, `tensor.data = ...`, and whoever shares it sees nothing.
+    in_place = mine[judged].detach() if isinstance(judged, int) else None
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
     # Within a step the recording tells the highest moment, whether or not there is an event.
     tell(lambda observer: observer.beginning())
@@ -172,7 +175,13 @@ def trial(
         returned = judged(returned) if callable(judged) else returned
         dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed
     # Below the last event: what this copies is not the answer's.
-    return plain(mine[judged] if isinstance(judged, int) else returned), outside.highest
+    return plain(returned if in_place is None else in_place), outside.highest
+
+
+def _as_the_answer_gets_it(item: Any) -> Any:
+    if isinstance(item, np.ndarray):
+        return torch.tensor(item)
+    return os.fspath(item) if isinstance(item, os.PathLike) else item
 
 
 def _list(names: list[str] | tuple[str, ...]) -> str:

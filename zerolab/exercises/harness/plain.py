@@ -3,11 +3,16 @@
 Neither torch nor NumPy is imported: a plain function is also judged in a browser, which has neither.
 """
 
+import math
 import sys
+from decimal import Decimal
 from numbers import Real
 from typing import Any
 
 FEW = 6  # elements of an array that are shown one by one
+EXACT = 2**53  # below it every digit of a whole float means something
+HUGE = 10**100  # from here on nobody reads digits, and Python writes no more than some thousand
+NUMBERS = "biufc"  # NumPy's kinds of dtypes: bool, int, unsigned, float, complex
 
 
 class Words(str):
@@ -25,16 +30,20 @@ def plain(value: Any) -> Any:
         value = (whole.double() if whole.is_floating_point() else whole).numpy().copy()
     if _is("numpy.generic", value) or (_is_array(value) and value.ndim == 0):
         return value.item()  # a tensor without dimensions is a number
-    if isinstance(value, (bool, int, float, str, type(None))) or _is_array(value):
+    if _is_array(value) and value.dtype.kind not in NUMBERS:
+        value = value.tolist()
+    huge = isinstance(value, int) and abs(value) >= HUGE
+    if (isinstance(value, (bool, int, float, str, type(None))) and not huge) or _is_array(value):
         return value
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, range)):
         return [plain(item) for item in value]
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, Real):  # a Fraction
+    if isinstance(value, (Real, Decimal)) and not huge:  # a Fraction
         return float(value)
     # Never the value itself: whatever a learner returns has to cross from a process to this one.
-    return Words(f"<{type(value).__name__}>")
+    what = f"a number of {math.floor(math.log10(abs(value))) + 1:,} digits" if huge else type(value).__name__
+    return Words(f"<{what}>")
 
 
 def listed(value: Any) -> Any:
@@ -72,7 +81,9 @@ def first_difference(one: Any, other: Any, tolerance: float) -> str:
         return f"it is {kinds[0]} where {kinds[1]} belongs"
     if isinstance(one, list):
         return _lists_part(one, other, tolerance)
-    return _arrays_part(one, other, tolerance) if _is_array(one) else ""
+    if _is_array(one):
+        return _arrays_part(one, other, tolerance)
+    return f"it is {one!r}, not {other!r}" if _is_number(one) and describe(one) == describe(other) else ""
 
 
 def _lists_part(one: list[Any], other: list[Any], tolerance: float) -> str:
@@ -95,7 +106,7 @@ def _arrays_part(one: Any, other: Any, tolerance: float) -> str:
 def _at(place: Any, left: Any, right: Any, tolerance: float) -> str:
     said = describe(left), describe(right)
     if said[0] == said[1] or _is_array(left):
-        deeper = first_difference(left, right, tolerance)
+        deeper = "" if _is_number(left) else first_difference(left, right, tolerance)
         if deeper:
             return f"at place {place}, {deeper}"
         said = repr(left), repr(right)
@@ -106,12 +117,15 @@ def describe(value: Any) -> str:
     """A plain value in few characters: `1,234`, `[1, 2, 3]`, `4 numbers from 0.5 to 2`."""
     if _is_array(value):
         if value.size <= FEW:
-            return str([float(f"{item:.4g}") for item in value.reshape(-1).tolist()])
+            items = value.reshape(-1).tolist()
+            return str([float(f"{item:.4g}") if isinstance(item, float) else item for item in items])
         return f"{value.size:,} numbers, the first {value.reshape(-1)[0]:.4g}, the last {value.reshape(-1)[-1]:.4g}"
     if isinstance(value, bool) or not _is_number(value):
         said = repr(_with_words(value))
         return said if len(said) <= 100 else said[:97] + "..."
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
+    if isinstance(value, float) and not (value.is_integer() and abs(value) < EXACT):
+        return f"{value:,.6g}"
+    return f"{int(value):,}"
 
 
 def _with_words(value: Any) -> Any:
@@ -131,9 +145,15 @@ def _kind(value: Any) -> str:
 
 
 def _alike(one: Any, other: Any) -> tuple[Any, Any]:
-    """Two values, an array of one element as a number where the other is one: it is right with `item()` or without."""
+    """Two values, `one` of the kind of `other` where nothing else tells them apart.
+
+    An array of one element is a number where the other is one: it is right with `item()` or without. Where a list
+    belongs, an array is one.
+    """
     if _is_number(one) or _is_number(other):
         one, other = (each.item() if _is_array(each) and each.size == 1 else each for each in (one, other))
+    if isinstance(other, list) and _is_array(one) and one.ndim:
+        one = list(one) if one.ndim > 1 else one.tolist()
     return one, other
 
 

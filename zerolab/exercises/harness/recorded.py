@@ -127,7 +127,7 @@ def _explain_state(rank: int, category: str, held: int, wanted: int, units: list
         return f"{why}: {kept.get(category, lists)}"
     if held >= wanted + whole:
         return f"{why}: it holds a second copy of the whole {name.rstrip('s')}. {IN_PLACE}"
-    return f"{why}."
+    return f"{why}. {IN_PLACE}" if held > wanted and category == "gradients" else f"{why}."
 
 
 def judge_peak(rank: RankRecording, budget: Budget) -> str:

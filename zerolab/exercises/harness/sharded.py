@@ -77,15 +77,20 @@ class Stack(nn.Module):
 
 
 def whole(model: Any) -> Any:
-    """All weights of a model end to end, sharded or not; every rank must ask, whatever it has. Else as it is."""
+    """All weights of a model end to end, sharded or not; every rank must ask, whatever it has."""
     weights = [weight.detach() for weight in model.parameters()] if isinstance(model, nn.Module) else []
     gathers = sum(isinstance(weight, DTensor) for weight in weights)
     if not all_have(gathers):
-        return Words("a sharded model, which not all ranks returned") if gathers else model
+        return Words("a sharded model, which not all ranks returned") if gathers else no_model(model)
     if not isinstance(model, nn.Module):
-        return model
+        return no_model(model)
     with evaluation():  # its exchanges are of no step
         return torch.cat([(w.full_tensor() if isinstance(w, DTensor) else w).flatten() for w in weights])
+
+
+def no_model(returned: Any) -> Any:
+    """In words what came in place of a model; of nothing None."""
+    return None if returned is None else Words(f"a {type(returned).__name__} where a model belongs")
 
 
 def all_have(number: int) -> bool:

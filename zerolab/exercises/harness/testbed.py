@@ -96,8 +96,10 @@ class Setup:
 def draw(seed: int, world_size: int, units: bool = False, batches: str = "even") -> Setup:
     """What one run uses: widths that leave padding more often than not, rows, and the seed of weights and batches."""
     dice = random.Random(f"{seed} {world_size}")
-    if units:  # six of about equal size, so that on three ranks two whole ones can be told from all of them
-        widths = tuple(dice.randrange(60, 71) for _ in range(7))
+    if units:
+        # Of about equal size, so that on three ranks two whole ones can be told from all of them. There they are seven,
+        # so that an answer fails which counts on six.
+        widths = tuple(dice.randrange(60, 71) for _ in range(8 if world_size == 3 else 7))
     else:
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
     if batches == "skipping":  # the units before and after the one that is left out must fit
@@ -131,7 +133,7 @@ class Noted:
     outputs: list[Array] = field(default_factory=list)  # of each forward that is an answer's own function
     steps: int = 0
     outside: int = 0  # the most bytes outside of torch
-    returned: str = "None"  # the type's name
+    returned: str = "nothing"  # in words; empty if it is what was asked for
 
 
 class TestBed:
@@ -202,6 +204,7 @@ class TestBed:
             self.know(optimizer)
             return optimizer
 
+        optimizer_of.__qualname__ = "optimizer_cls"  # as the answer knows it, in what Python says of a wrong call
         return optimizer_of
 
     def know(self, optimizer: torch.optim.Optimizer) -> None:

@@ -60,8 +60,16 @@ def train(
         watched = around.enter_context(memory_outside_of_torch(answer)) if config.optimizer == "adam" else None
         returned = SHAPES[config.shape](answer, bed, config.optimizer, **beside)
     bed.noted.outside = watched.highest if watched is not None else 0
-    bed.noted.returned = type(returned).__name__ if returned is not None else "None"
+    bed.noted.returned = _in_words(returned) if config.shape != "engine" else ""
     return bed.noted
+
+
+def _in_words(returned: Any) -> str:
+    """What a loop returned; empty if that is an optimizer, or has one in it."""
+    parts = returned.values() if isinstance(returned, dict) else returned
+    if hasattr(returned, "step") or (isinstance(returned, (list, tuple, dict)) and not all(map(_in_words, parts))):
+        return ""
+    return "nothing" if returned is None else f"a {type(returned).__name__}"
 
 
 def _flat(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:

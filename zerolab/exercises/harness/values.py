@@ -66,9 +66,9 @@ class Shard:
 
 
 def judge_returned(noted: list[Noted], wanted: str, name: str) -> str:
-    """Empty if something came back from every rank."""
-    silent = [rank for rank, seen in enumerate(noted) if seen.returned == "None"]
-    return f"`{name}` returned nothing on rank {silent[0]}; it should return {wanted}." if silent else ""
+    """Empty if what was asked for came back from every rank."""
+    said = (f"returned {seen.returned} on rank {rank}" for rank, seen in enumerate(noted) if seen.returned)
+    return next((f"`{name}` {each}; it should return {wanted}." for each in said), "")
 
 
 def judge_outputs(noted: list[Noted], reference: Reference, tolerance: float) -> str:
