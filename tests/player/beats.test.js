@@ -50,6 +50,22 @@ test("a collective over all its ranks is one beat, and computing before it anoth
   assert.equal(list[1].caption, "a: its 2 shards are gathered, so every rank has all of it.");
 });
 
+test("a unit that is gathered twice in one act, as a root, is two beats, and one where that goes part by part", () => {
+  const gathers = (numel) =>
+    [0, 1].flatMap((rank) => [
+      gather(rank, 0, 100, { numel }),
+      pass(rank, 100, 1000, { unit: "b" }),
+      gather(rank, 1000, 1100, { number: 1, numel }),
+    ]);
+  const units = [
+    ["a", 8],
+    ["b", 8],
+  ];
+  const kinds = (numel) => beatsOf(payloadOf(gathers(numel), { units })).list.map(({ kind }) => kind);
+  assert.deepEqual(kinds(8), ["collective", "compute", "collective"]);
+  assert.equal(kinds(4).filter((kind) => kind === "collective").length, 1);
+});
+
 test("computing beside a collective leaves the rest of its time to that, and is no beat where nothing is left", () => {
   const events = [0, 1].flatMap((rank) => [pass(rank, 0, 1000), gather(rank, 50, 1200)]);
   assert.deepEqual(
@@ -166,6 +182,81 @@ test("a recording of collectives alone has a beat for each, and an empty one has
   const empty = { ...payloadOf([pass(0, 0, 1)]), count: 0 };
   for (const stored of Object.values(empty.columns)) stored.data = "";
   assert.deepEqual(beatsOf(empty).list, []);
+});
+
+test("ranks that wait at a barrier are not said to move elements, and one number is not called them", () => {
+  const events = [0, 1].flatMap((rank) => [
+    gather(rank, 0, 10, { unit: undefined, step: 0, op: "barrier", numel: 0 }),
+    gather(rank, 20, 30, { unit: undefined, step: 0, number: 1, op: "broadcast", numel: 1 }),
+  ]);
+  const { list } = beatsOf(payloadOf(events, { units: [] }));
+  assert.deepEqual(
+    list.map(({ caption }) => caption),
+    ["All ranks wait for each other.", "1 element: one rank sends its values to all others."],
+  );
+});
+
+test("of one rank without a training step nobody says that it holds everything before its first", () => {
+  const alone = gather(0, 0, 10, { group: [0], unit: undefined, step: 0 });
+  const [beat] = beatsOf(payloadOf([alone], { units: [] })).list;
+  assert.equal(beat.caption, "There is no training step here: this rank is alone, and has nobody to send to.");
+});
+
+test("what not every rank computed, as where one failed before, is not said of every rank", () => {
+  const { list } = beatsOf(payloadOf([pass(0, 0, 10), pass(1, 0, 10), gather(2, 0, 10, { step: 0 })]));
+  assert.equal(list.at(-1).caption, "a: 2 of 3 ranks compute the forward of their own batch.");
+});
+
+/** The caption of an update of two units, the second of which is frozen or replicated; each rank has `spans` of "a". */
+function updating(more, spans, op = "all_reduce") {
+  const sum = { op, phase: "reduce" };
+  const events = [0, 1].flatMap((rank) => [
+    pass(rank, 0, 50),
+    {
+      rank,
+      t_start: 50,
+      t_end: 50,
+      kind: "memory",
+      op: "hold",
+      step: 1,
+      unit: "a",
+      category: "optimizer_state",
+      spans,
+    },
+    ...(op ? [gather(rank, 50, 100, sum)] : []),
+    { rank, t_start: 100, t_end: 110, kind: "optimizer", op: "step", phase: "step", step: 1 },
+  ]);
+  const units = [
+    ["a", 8],
+    ["a other", 8],
+  ];
+  const payload = payloadOf(events, { units });
+  Object.assign(payload.units[1], more);
+  return beatsOf(payload).list.at(-1).caption;
+}
+
+test("an update is not said to change what is frozen", () => {
+  const all = "Update: every rank changes all parameters";
+  assert.equal(updating({}, [0, 8]), `${all}, each in the same way.`);
+  assert.equal(updating({ frozen: true }, [0, 8]), `${all} that are not frozen, each in the same way.`);
+});
+
+test("updates by gradients that nobody added up are not said to be the same", () => {
+  const all = "Update: every rank changes all parameters";
+  assert.equal(updating({}, [0, 8], null), `${all}, each by its own gradients alone.`);
+  assert.equal(updating({}, [0, 8], "all_to_all"), `${all}.`);
+});
+
+test("where some units are whole on all ranks, each is said to change them beside its own part", () => {
+  assert.equal(updating({}, [0, 4]), "Update: each rank changes only the half that it owns.");
+  const both = "Update: each rank changes only the half that it owns, and what all ranks keep whole.";
+  assert.equal(updating({ replicated: true }, [0, 4]), both);
+});
+
+test("the only rank changes all parameters, and nobody speaks of others", () => {
+  const update = { rank: 0, t_start: 100, t_end: 110, kind: "optimizer", op: "step", phase: "step", step: 1 };
+  const { list } = beatsOf(payloadOf([pass(0, 10, 100), update]));
+  assert.equal(list.at(-1).caption, "Update: the rank changes all parameters.");
 });
 
 test("one rank sends nothing, so its beats are what it computes", () => {

@@ -92,3 +92,15 @@ def test_by_beats_too_a_line_says_what_the_card_held_in_the_step_that_is_told(sh
         told.add(tab.locator(".zl-card").inner_text())
     assert len(told) == 2, "the process has a million bytes more in the second step"
     assert "502" in min(told)
+
+
+def test_on_a_phone_what_is_saved_hides_no_number_beside_the_pane(recordings, show):
+    tab = show(recordings["zero3"], "#view=memory", width=360, height=1600, story=True)
+    places = tab.evaluate("""() => [20, 40, 60, 80].flatMap((share) => {
+      const [player] = window.zerolabPlayers;
+      const { left, right } = player.axis;
+      player.scrubTo(left + (share / 100) * (right - left));
+      return player.labels().memory.filter(({ text }) => text.endsWith("less than DDP")).map(({ x }) => x - left);
+    })""")
+    assert places
+    assert min(places) >= 0

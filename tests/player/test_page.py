@@ -11,6 +11,7 @@ from zerolab.recording.events import CATEGORIES
 
 pytestmark = pytest.mark.browser
 STATE = CATEGORIES[:3]
+PLAYER = "window.zerolabPlayers[0]"
 
 
 def test_the_page_is_small_and_names_no_foreign_address(recording):
@@ -176,6 +177,27 @@ def test_it_steps_by_phase_and_by_training_step(recording, show):
     assert state(tab)["event"]["step"] == 2
     tab.keyboard.press("PageUp")
     assert state(tab)["event"]["step"] == 1
+
+
+def test_the_picture_of_a_moment_is_the_same_whatever_was_shown_before_it(recording, show):
+    tab = show(recording)
+    picture = "['pen', 'over'].map((one) => panes.ownership[one].canvas.toDataURL())"
+    first = next(k for k, event in enumerate(in_order(recording)) if event.step == 2)
+    places = [*range(first, first + 300, 7)]
+    seen = [
+        tab.evaluate(f"((player, {{ panes }} = player) => (player.goto({place}), {picture}))({PLAYER})")
+        for place in places + places[::-1]
+    ]
+    assert [place for place, one, other in zip(places, seen, seen[::-1], strict=False) if one != other] == []
+
+
+def test_an_arrow_leaves_the_dashes_that_are_drawn_after_it_as_they_are(recording, show):
+    places = [
+        k for k, e in enumerate(in_order(recording)) if e.op == "all_gather" and e.kind == "collective" and e.step
+    ]
+    tab = show(recording, f"#event={places[0] + 1}")
+    assert state(tab)["moving"]
+    assert tab.evaluate(f"{PLAYER}.panes.ownership.over.context.lineCap") == "butt"
 
 
 def test_dragging_the_scrubber_goes_through_all_events(recording, show):

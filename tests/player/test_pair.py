@@ -4,9 +4,10 @@ from dataclasses import replace
 from itertools import combinations
 
 import pytest
-from showing import changed, state, until
+from showing import changed, in_order, made_up, state, until
 
-from zerolab.player import page
+from zerolab import Cluster
+from zerolab.player import first_difference, page
 
 pytestmark = pytest.mark.browser
 PLAYERS = "window.zerolabPlayers"
@@ -192,3 +193,32 @@ def test_no_number_beside_a_bar_lies_over_another_and_no_legend_or_title_is_cut_
                 beside = one["x"] + one["width"] <= other["x"] or other["x"] + other["width"] <= one["x"]
                 assert beside or abs(one["y"] - other["y"]) >= 12, (one, other)
     assert seen
+
+
+@pytest.mark.parametrize("fewer", ["first", "second"])
+def test_beside_a_run_on_more_ranks_those_that_both_have_are_compared(show, fewer):
+    few, many = made_up(2, 4, 2), made_up(4, 4, 2)
+    both = (few, many) if fewer == "first" else (many, few)
+    tab = show(page(*both), width=1400, height=1000, story=True)
+    tab.keyboard.press("ArrowRight")
+    tab.keyboard.press("5")
+    assert "on rank 0" in tab.locator(".zl-pair").inner_text()
+
+
+def test_of_collectives_without_a_training_step_it_is_said_where_they_differ(show):
+    def collectives(op):
+        import torch
+        import torch.distributed as dist
+
+        whole, part = torch.ones(8), torch.ones(4)
+        dist.all_reduce(whole)
+        dist.all_gather(list(whole.chunk(2)), part) if op == "all_gather" else dist.broadcast(whole, 0)
+
+    with Cluster(world_size=2, device="cpu") as cluster:
+        first, second = (cluster.record(collectives, op) for op in ("all_gather", "broadcast"))
+    places = first_difference(first, second)["events"]
+    assert [in_order(one)[place].op for one, place in zip((first, second), places, strict=True)] == [
+        "all_gather", "broadcast"
+    ]  # fmt: skip
+    assert first_difference(first, first) is None
+    assert "Both did the same" not in show(page(first, second), story=True).locator(".zl-pair").inner_text()

@@ -121,6 +121,15 @@ def test_before_a_gather_a_rank_has_its_own_part_alone_and_before_a_sum_its_own_
     assert tiles(show(recordings["direct all_reduce"]), 0) == [[[rank]] * 4 for rank in range(4)]
 
 
+def test_of_sends_and_receives_that_are_one_beat_the_sentence_tells_one_by_one(run, show):
+    tab = show(run(4)["ring all_gather"], story=True)
+    assert "as the sentences below tell one by one" in state(tab)["story"]
+    events = tab.evaluate(f"{PLAYER}.model.count")
+    told = [tab.evaluate(f"({PLAYER}.goto({k}), {PLAYER}.state().caption)") for k in range(events)]
+    assert all(sentence.startswith("Rank ") for sentence in told)
+    assert len(set(told)) > events // 2
+
+
 def test_what_is_on_its_way_is_drawn_between_its_send_and_its_receive(run, show):
     tab = show(run(4)["ring all_gather"])
     flight = tab.evaluate(

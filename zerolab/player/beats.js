@@ -4,8 +4,9 @@
 
 import { Sequence } from "./clock.js";
 import { codeOf, grouped } from "./derived.js";
-import { atStart, count, exact, spoken, words } from "./format.js";
+import { atStart, capital, count, exact, spoken, words } from "./format.js";
 import { lastAtMost } from "./model.js";
+import { part } from "./questions.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -19,9 +20,6 @@ const SHORTEST = 1.5;
 export const LONGEST = 3;
 /** Computing of which less than this share is left between two collectives went on beside them, and is no beat. */
 const LEFT = 0.1;
-
-/** "a quarter", where a number would have to be worked out. */
-const PARTS = ["", "all of it", "half", "a third", "a quarter"];
 
 /**
  * The beats of a recording, in order, without gaps; `ticks` are the times of collectives that are no beats.
@@ -71,17 +69,24 @@ export class Beats extends Sequence {
   }
 
   /**
-   * For each event of a rank how often the act had changed before it: two passes of one step are told apart by it.
+   * For each event of a rank how often the act had changed before it in its step: two passes of one are told apart
+   * by it.
    * @param {number[]} places
    */
   #turns(places) {
     /** @type {Map<number, number>} */
     const turns = new Map();
     let turn = 0;
+    let step = 0;
     /** @type {Act | null} */
     let before = null;
     for (const i of [...places].sort((a, b) => this.model.columns.seq[a] - this.model.columns.seq[b])) {
       const act = this.story.acts[i];
+      if (this.model.window[i] !== step) {
+        step = this.model.window[i];
+        turn = 0;
+        before = null;
+      }
       if (before !== null && act !== before && act !== "aside") turn += 1;
       if (act !== "aside") before = act;
       turns.set(i, turn);
@@ -90,13 +95,9 @@ export class Beats extends Sequence {
   }
 
   /** @param {number} i */
-  #turn(i) {
-    return this.turns[this.model.columns.rank[i]].get(i) ?? 0;
-  }
-
-  /** @param {number} i */
   #when(i) {
-    return `${this.model.window[i]}:${this.#turn(i)}`;
+    const { model, turns } = this;
+    return `${model.window[i]}:${turns[model.columns.rank[i]].get(i) ?? 0}`;
   }
 
   /** Finds the units of every collective: the one it names; else the one whose turn it is among those of its size. */
@@ -118,14 +119,14 @@ export class Beats extends Sequence {
       else if (columns.step[first]) unnamed.push(first);
     }
     const { rank, op, numel } = columns;
-    for (const places of grouped(unnamed, (i) => `${rank[i]}:${this.#turn(i)}:${op[i]}:${numel[i]}`).values()) {
+    for (const places of grouped(unnamed, (i) => `${rank[i]}:${this.#when(i)}:${op[i]}:${numel[i]}`).values()) {
       const [first] = places;
       const fits = (/** @type {number} */ i) => {
         const unit = units[columns.unit[i] - 1];
         return unit && [unit.padded, unit.numel].includes(columns.numel[first]);
       };
       const passes = model.ofRank[columns.rank[first]]
-        .filter((i) => columns.kind[i] === pass && this.#turn(i) === this.#turn(first) && fits(i))
+        .filter((i) => columns.kind[i] === pass && this.#when(i) === this.#when(first) && fits(i))
         .sort((a, b) => columns.t_start[a] - columns.t_start[b]);
       // As many as there are passes, in their order: otherwise nobody knows which is whose.
       if (passes.length !== places.length) continue;
@@ -144,6 +145,8 @@ export class Beats extends Sequence {
     const steps = model.windows.some(({ step }) => step > 0);
     /** @type {Map<string, Beat>} */
     const deeds = new Map();
+    /** @type {Map<string, number>} */
+    const before = new Map();
     for (const [key, places] of model.collectives) {
       const [first] = places;
       const moved = this.unitsOf(first);
@@ -151,8 +154,12 @@ export class Beats extends Sequence {
       if (alone) this.ticks.push(columns.t_end[first]);
       if (alone || (steps && this.story.acts[first] === "setup")) continue; // the latter is told of as one
       const op = payload.words[columns.op[first] - 1];
-      // Systems that send a unit parameter by parameter are told of once.
-      const id = moved.length === 1 ? `${this.#when(first)}:${op}:${moved[0].name}` : key;
+      // Systems that send a unit parameter by parameter are told of once; one that is sent whole again, once more.
+      const one = `${this.#when(first)}:${op}:${moved[0]?.name}`;
+      const here = `${columns.group[first]}:${one}`;
+      const again = before.get(here) ?? 0;
+      if (moved.length === 1 && columns.numel[first] >= moved[0].numel) before.set(here, again + 1);
+      const id = moved.length === 1 ? `${one}:${again}` : key;
       this.#add(deeds, id, "collective", op, moved, places);
     }
     return [...deeds.values()];
@@ -265,19 +272,34 @@ export class Beats extends Sequence {
     const never = beat.places.some((i) => model.cut.has(i)) ? " It never ended." : "";
     if (beat.kind === "keep") return story.tell(beat.first);
     if (beat.kind === "update") {
-      const { own, uneven } = story;
-      const part = `the ${PARTS[own] ? PARTS[own].replace("a ", "") : `1/${own}`} that`;
-      return own
-        ? `Update: each rank changes only ${uneven ? "what" : part} it owns.`
-        : "Update: every rank changes all parameters, each in the same way.";
+      const { own, uneven, trained, whole, alike } = story;
+      const owned = uneven ? "what" : `the ${part(own).replace("a ", "")} that`;
+      if (own) return `Update: each rank changes only ${owned} it owns${whole}.`;
+      const [who, how] = ranks === 1 ? ["the rank", ""] : ["every rank", alike];
+      return `Update: ${who} changes ${trained}${how}.`;
     }
     if (beat.kind === "compute") {
-      const who = ranks === 1 ? "the rank" : "every rank";
-      const what = beat.op === "backward" ? `gradients of its own batch` : "the forward of its own batch";
-      return atStart(`${unit}: ${who} computes ${what}.${never}`);
+      const [who, whose] = this.#computing(beat);
+      const what = beat.op === "backward" ? "gradients" : "the forward";
+      return atStart(`${unit}: ${who} ${what} of ${whose} own batch.${never}`);
     }
-    const what = unit || `${count(model.columns.numel[beat.places[0]], "element")}`;
-    return atStart(`${what}: ${this.#sending(beat)}.${never}`);
+    const numel = model.columns.numel[beat.places[0]];
+    const does = `${this.#sending(beat)}.${never}`;
+    if (beat.op === "barrier") return capital(does);
+    return atStart(`${unit || count(numel, "element")}: ${does}`);
+  }
+
+  /**
+   * Who computes, and whose batch: where a run broke off, or ranks have different parts of a model, not all do.
+   * @param {Beat} beat
+   */
+  #computing({ places }) {
+    const { worldSize, ofRank, columns } = this.model;
+    const done = new Set(places.map((i) => columns.rank[i]));
+    const isAll = done.size === ofRank.filter(({ length }) => length).length;
+    if (isAll) return [worldSize === 1 ? "the rank computes" : "every rank computes", "its"];
+    if (done.size === 1) return [`rank ${[...done][0]} alone computes`, "its"];
+    return [`${exact(done.size)} of ${exact(worldSize)} ranks compute`, "their"];
   }
 
   /**
@@ -309,7 +331,7 @@ export class Beats extends Sequence {
     if (op === "broadcast")
       return act === "share"
         ? `the owners send their new parameters to all${theirs}`
-        : `one rank sends them to all others${theirs}`;
+        : `one rank sends its values to all others${theirs}`;
     return op === "barrier" ? `${whose} wait for each other` : `${words(op)} between ${exact(ranks)} ranks`;
   }
 }

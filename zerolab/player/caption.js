@@ -60,7 +60,7 @@ function collective(model, event) {
   if (ranks === 1 && event.op in MOVED)
     return `${event.op === "all_gather" ? "gathered" : "reduced"} ${what} ${took}: it is alone, so nothing was sent.`;
   if (event.op === "all_gather") {
-    const others = ranks === 2 ? "the other rank" : `each of the other ${ranks - 1}`;
+    const others = ranks === 2 ? "the other rank" : `each of the other ${exact(ranks - 1)}`;
     const own = `its ${part} of ${count(event.numel, "element")} to ${others}`;
     return `gathered ${what} ${took}: ${sent}, ${own}.`;
   }

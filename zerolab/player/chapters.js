@@ -5,16 +5,16 @@ import { untold, wholes } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { entries } from "./events.js";
 import { Facts } from "./facts.js";
-import { bytes, duration, possessive, spoken, words } from "./format.js";
+import { bytes, capital, duration, exact, possessive, spoken, words } from "./format.js";
 import { alike, howMany, howMuch, part, whoUpdates } from "./questions.js";
-import { capital, listed, Teller } from "./teller.js";
+import { listed, Teller } from "./teller.js";
 
 /**
  * @import { Beats } from "./beats.js"
  * @import { Model } from "./model.js"
  * @import { Story } from "./story.js"
  * @import { Values } from "./values.js"
- * @import { Beat, Chapter } from "./types.d.ts"
+ * @import { Beat, Chapter, State } from "./types.d.ts"
  */
 
 /** With fewer chapters than this, the last one included, there is nothing to be led through. */
@@ -60,12 +60,12 @@ function tellRest(t) {
     t.ranks === 1
       ? "This rank is alone and keeps everything: parameters, gradients and optimizer state."
       : kept.length
-        ? `Each of ${t.ranks} ranks keeps ${listed(kept)}. A colour says whose part it is.`
+        ? `Each of ${exact(t.ranks)} ranks keeps ${listed(kept)}. A colour says whose part it is.`
         : `Each of ${t.ranks} ranks keeps a copy of everything; grey says that all copies are the same.`;
   const time = start;
   const asks = t.ask("state", () => {
     const held = facts.held(me, "optimizer_state", time);
-    return held && t.ranks > 1 ? howMuch("optimizer_state", name, me, held, unit.numel, t.ranks) : null;
+    return held && t.ranks > 1 ? howMuch("optimizer_state", name, me, held, unit.padded, t.ranks) : null;
   });
   t.add("Who holds what", [units, says], start, time, asks, []);
 }
@@ -76,11 +76,11 @@ function tellGather(t) {
   const beat = facts.moved("forward", "all_gather");
   if (!beat || facts.among(beat) === 1) return;
   const of = facts.among(beat);
-  const own = t.bytes(t.unit.numel / of);
+  const own = bytes(facts.sent(beat) / (of - 1));
   const group = of < t.ranks ? " of its group" : "";
-  const others = `${of === 2 ? "the other rank" : `the ${of - 1} others`}${group}`;
+  const others = `${of === 2 ? "the other rank" : `the ${exact(of - 1)} others`}${group}`;
   const says = [
-    `To compute with ${name} a rank needs all of it, ${t.bytes(t.unit.numel)}.`,
+    `To compute with ${name} a rank needs all of it, ${t.bytes("parameters")}.`,
     `So each sends its own part, ${own}, to ${others}: an all-gather.`,
   ];
   // A rank shows what it received just after its last piece; but a fast one may have freed it before a slow one has it.
@@ -91,7 +91,7 @@ function tellGather(t) {
 
 /** @param {Teller} t */
 function tellForward(t) {
-  const { facts, unit } = t;
+  const { facts } = t;
   const { me, model } = facts;
   const module = spoken(facts.module);
   const passes = facts.passes("forward");
@@ -105,12 +105,22 @@ function tellForward(t) {
   const says = [`${capital(t.each)} runs ${module} on its own batch of data${kept}.`];
   const rest = freed ?? ended;
   const own = facts.held(me, "parameters", rest);
-  if (freed) says.push(`Then it frees what the others own: of ${t.bytes(unit.numel)} it keeps ${t.bytes(own)}.`);
+  if (freed) says.push(`Then it frees what the others own: ${ofAll(t, "parameters", own)}.`);
   else if (t.ranks > 1 && !t.story.sent.forward?.has("all_gather"))
     says.push("All parameters are here already, so nothing need be sent.");
   const title = freed ? `${module} is computed, and freed` : `${module} is computed`;
   const asks = t.all && t.ranks > 1 ? t.ask("many", () => askMany(t, rest)) : null;
   t.add(title, says, Math.max(t.start, gathered ? t.rest : facts.began(passes)), rest, asks);
+}
+
+/**
+ * What is left of all of the unit, which may be of another dtype than the whole.
+ * @param {Teller} t @param {State} category @param {number} elements
+ */
+function ofAll(t, category, elements) {
+  const [whole, own] = [t.unit.numel, elements].map((some) => t.facts.dtype(category, some));
+  const keeps = `of ${t.bytes(category)} it keeps ${t.bytes(category, elements)}`;
+  return own === whole ? keeps : `${keeps}, in ${own}`;
 }
 
 /** @param {Teller} t @param {number} time */
@@ -151,7 +161,7 @@ function tellBackward(t) {
     "The backward goes from the last unit to the first.",
     again ? `${name} was freed after its forward, so it is gathered once more.` : "",
     holds
-      ? `From its own batch ${t.each} gets ${t.bytes(unit.numel)} of gradients of ${name}.`
+      ? `From its own batch ${t.each} gets ${t.bytes("gradients")} of gradients of ${name}.`
       : `${capital(t.each)} computes gradients of ${name}.`,
   ];
   const from = Math.max(again ? again.t0 : facts.began(passes), t.start);
@@ -191,6 +201,8 @@ function tellReduce(t) {
   const freed = facts.freed("gradients", t.rest, facts.updates());
   const rest = Math.max(freed ?? beat.t1, beat.t1) - 1;
   const held = facts.held(me, "gradients", freed ?? rest);
+  // As in FSDP1, which gives its part to the optimizer only when the backward is over.
+  const aside = !held && facts.held(me, "gradients", facts.began(facts.updates())) > 0;
   const all = beat.units.length > 1;
   const group = facts.among(beat) < t.ranks ? " in its group" : "";
   const to =
@@ -200,12 +212,12 @@ function tellReduce(t) {
   const says = [
     all ? `All units travel in one exchange.` : "",
     to,
-    freed && held < before ? `Then it frees the rest: of ${t.bytes(unit.numel)} it keeps ${t.bytes(held)}.` : "",
+    freed && held < before && !aside ? `Then it frees the rest: ${ofAll(t, "gradients", held)}.` : "",
   ];
   const title = all ? "All gradients are added up" : `${possessive(name)} gradients are added up`;
   const time = Math.max(rest, freed ?? 0);
   const kept = held
-    ? () => howMuch("gradients", name, me, facts.held(me, "gradients", time), unit.numel, t.ranks)
+    ? () => howMuch("gradients", name, me, facts.held(me, "gradients", time), unit.padded, t.ranks)
     : () => null;
   const asks = t.sending(beat) ?? t.ask("kept", kept);
   t.add(title, says, Math.max(t.rest, beat.t0), time, asks);
@@ -218,14 +230,15 @@ function tellUpdate(t) {
   if (!updates.length) return;
   const says = [
     story.own
-      ? `Each rank updates only what it owns, ${part(story.own)} of the parameters.`
-      : `${capital(t.each)} updates all parameters${t.ranks > 1 ? ", each in the same way" : ""}.`,
+      ? `Each rank updates only what it owns, ${part(story.own)} of the parameters${story.whole}.`
+      : `${capital(t.each)} updates ${story.trained}${t.ranks > 1 ? story.alike : ""}.`,
     story.own ? "It needs optimizer state for nothing else." : "",
   ];
   const owner = story.own ? unit.owners?.at(-1)?.[2] : null;
+  const known = t.ranks > 1 && owner !== undefined && t.all && (story.own > 0 || story.summed);
   // Of several replicas more than one rank would be right.
-  const known = t.ranks > 1 && owner !== undefined && t.all && wholes(unit.owners ?? []).length < 2;
-  const asks = known ? t.ask("who", () => whoUpdates(name, owner, t.ranks)) : null;
+  const isOne = wholes(unit.owners ?? []).length < 2;
+  const asks = known && isOne ? t.ask("who", () => whoUpdates(name, owner, t.ranks)) : null;
   const ended = facts.ended(updates);
   t.add("The update", says, Math.max(t.start, facts.began(updates)), ended, asks);
 }

@@ -17,11 +17,12 @@ Pair = tuple[Event | None, Event | None]
 
 
 def _collectives(rank: RankRecording) -> list[Event]:
-    """A rank's collectives as started, without what they consist of, and without checks outside of the steps."""
+    """A rank's collectives as started, without what they consist of, and without checks outside of steps it has."""
     # Sends and receives are left out: how a system takes a collective apart is its own business.
     whole = (event for event in rank.events if event.kind == "collective" and event.parent is None)
     # As started, not by their end: of two that are under way at once either may be first, on each run another.
-    return sorted((e for e in whole if e.step or e.unit), key=lambda event: (event.number is None, event.seq))
+    trains = any(event.step for event in rank.events)
+    return sorted((e for e in whole if e.step or e.unit or not trains), key=lambda e: (e.number is None, e.seq))
 
 
 def _holds(rank: RankRecording) -> list[Event]:

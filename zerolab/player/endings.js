@@ -40,7 +40,9 @@ export function tellTotal(t) {
   const says = [
     `At its update rank ${me} held ${bytes(held)} of parameters, gradients and optimizer state.`,
     `All of it would be ${bytes(all)}.`,
-    t.ranks > 1 ? `In the step it sent ${bytes(sent)}${timesAll(t, sent)}.` : "It sent nothing. There is nobody else.",
+    t.ranks > 1
+      ? `In the step it sent ${bytes(sent)}${timesAll(t, sent, state.parameters.all)}.`
+      : "It sent nothing. There is nobody else.",
   ];
   const [update] = facts.updates();
   const time = facts.model.columns.t_start[update];
@@ -49,11 +51,9 @@ export function tellTotal(t) {
 
 /**
  * How often the bytes of all parameters fit into what was sent.
- * @param {Teller} t @param {number} sent
+ * @param {Teller} t @param {number} sent @param {number} all
  */
-function timesAll(t, sent) {
-  const { model } = t.facts;
-  const all = t.facts.weight(model.units.reduce((sum, { padded }) => sum + padded, 0));
+function timesAll(t, sent, all) {
   const passes = sent / ((all * (t.ranks - 1)) / t.ranks);
   const near = Math.round(passes);
   if (Math.abs(passes - near) > 0.02 || near < 1)

@@ -183,6 +183,15 @@ export class Facts {
     return places.reduce((sum, i) => sum + (rank[i] === this.me ? bytes[i] : 0), 0);
   }
 
+  /**
+   * Bytes of all that a beat's collective moves, in the dtype in which it is sent; 0 for one that is no number's.
+   * @param {Beat} beat
+   */
+  travels({ places }) {
+    const own = places.map((i) => this.model.event(i)).filter(({ rank }) => rank === this.me);
+    return own.reduce((sum, { numel, dtype }) => sum + numel * (WIDTH[dtype ?? ""] ?? 0), 0);
+  }
+
   /** Bytes that the example's rank had to send in the whole step. */
   sentInStep() {
     const { rank, logical_bytes: bytes } = this.model.columns;
@@ -190,11 +199,25 @@ export class Facts {
   }
 
   /**
-   * Bytes of so many elements of the unit.
-   * @param {number} elements
+   * The dtype in which the example's rank holds so many elements of a category of the unit in the step.
+   * @param {State} category @param {number} elements
    */
-  weight(elements) {
-    return elements * (WIDTH[this.unit?.dtype ?? ""] ?? 4);
+  dtype(category, elements) {
+    const { model, me, unit, step } = this;
+    const { at, spans } = model.changes(me, category, unit?.name ?? "");
+    const least = at
+      .map((i, k) => ({ i, held: size(spans[k]) }))
+      .filter(({ i, held }) => model.window[i] === step && held >= elements)
+      .reduce((/** @type {{ i: number, held: number } | null} */ a, b) => (a && a.held <= b.held ? a : b), null);
+    return (least && model.event(least.i).dtype) ?? unit?.dtype ?? "";
+  }
+
+  /**
+   * Bytes of so many elements of a category of the unit, as the example's rank holds them.
+   * @param {State} category @param {number} elements
+   */
+  weight(category, elements) {
+    return elements * (WIDTH[this.dtype(category, elements)] ?? 4);
   }
 
   /**
@@ -214,16 +237,14 @@ export class Facts {
     const update = this.updates().find((i) => model.columns.rank[i] === me);
     if (update === undefined) return null;
     const live = model.liveAt(update);
-    const all = model.units.reduce((sum, { numel }) => sum + numel, 0);
-    const weight = model.units.reduce((sum, { numel, dtype }) => sum + numel * (WIDTH[dtype] ?? 4), 0);
     /** @type {Record<string, { held: number, all: number }>} */
     const of = {};
     for (const category of STATE) {
       const elements = model.heldElements(me, category, update);
       if (!live[category] || !elements) return null;
-      // An optimizer keeps as much for each element as it likes; parameters and gradients are one number each.
-      const whole = category === "optimizer_state" ? (live[category] / elements) * all : weight;
-      of[category] = { held: live[category], all: whole };
+      const units = model.units.filter(({ frozen }) => category === "parameters" || !frozen);
+      const all = units.reduce((sum, { padded }) => sum + padded, 0);
+      of[category] = { held: live[category], all: (live[category] / elements) * all };
     }
     return /** @type {Record<State, { held: number, all: number }>} */ (of);
   }

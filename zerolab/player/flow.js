@@ -155,7 +155,7 @@ function label(pane, model, palette, event, unit, moving) {
   const sending = moving[0].from === event.rank;
   const many = moving.length > 1 ? (sending ? " to each" : " from each") : "";
   const part = size(partOf(unit, moving[0].piece, null, model.worldSize));
-  const each = event.op === "hold" ? bytes(part * (WIDTH[unit.dtype] ?? 4)) : pieceSize(model, event);
+  const each = event.op === "hold" ? bytes(part * (WIDTH[event.dtype ?? unit.dtype] ?? 4)) : pieceSize(model, event);
   const text = `${each}${many}`;
   const style = { colour: palette.ink, size: 12, weight: 600 };
   const width = pane.over.widthOf(text, style);
@@ -200,9 +200,11 @@ function arrow(context, palette, piece, x, y0, y1, thin) {
     context.lineTo(x + 8 * head, y1 - tip * 5 * head);
     context.stroke();
   };
+  context.save(); // dashes that are drawn next are not round
   context.lineJoin = "round";
   context.lineCap = "round";
   draw(palette.paper, thin ? 3 : 6);
   if (!thin) draw(palette.ink, 3.5);
   draw(palette.rankColour(piece), 1.75);
+  context.restore();
 }

@@ -106,3 +106,8 @@ export function spoken(name) {
 export function atStart(text) {
   return text.replace(/(^|\. )unit (?=\d)/g, "$1Unit ");
 }
+
+/** @param {string} text */
+export function capital(text) {
+  return text[0].toUpperCase() + text.slice(1);
+}

@@ -103,7 +103,7 @@ export class Memory {
     const style = { colour: palette.ink, size: 12, weight: 600 };
     const middle = place * rows.pitch + MARK + rows.line - (total + missing / 2) * scale;
     const width = over.widthOf(text, style);
-    const left = x + 8 + width < axis.right ? x + 6 : x - 6 - width;
+    const left = x + 8 + width < axis.right ? x + 6 : Math.max(axis.left, x - 6 - width);
     over.box(left - 2, middle - 7, width + 4, 14, palette.paper);
     over.text(text, left, middle, style);
   }

@@ -113,7 +113,7 @@ export class Model {
    * @param {number} rank @param {number} i @param {Device} [device]
    */
   live(rank, i, device = "live") {
-    const places = this.ofRank[rank];
+    const places = this.ofRank[rank] ?? []; // the other of a pair may have fewer ranks
     const last = lastAtMost(places, i);
     return last < 0 ? null : this.liveAt(places[last], device);
   }

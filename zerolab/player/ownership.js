@@ -239,7 +239,7 @@ export class Ownership {
     cell.last = last;
     const scale = width / unit.padded;
     const held = last < 0 ? [] : cell.changes.spans[last];
-    if (!cleared) pen.context.clearRect(x, y, width, rows.line);
+    if (!cleared) pen.wipe({ x, y, width, height: rows.line });
     pen.frame(x, y, width, rows.line, palette.hollow);
     cell.worth = this.#worth(cell);
     if (!held.length) return;
@@ -284,7 +284,7 @@ export class Ownership {
     if (own === "local" && line >= PATTERNED) pen.box(x, y, width, line, palette.local(pen.context, rank));
     else if (own === "stale" && line >= PATTERNED) pen.box(x, y, width, line, palette.stale(pen.context, owner));
     else pen.box(x, y, width, line, this.fill(palette, unit, owner));
-    if (own === "local") pen.frame(x, y, width, line, palette.rankColour(rank), 1.5);
+    if (own === "local") pen.frame(x, y, width, line, palette.rankColour(rank), Math.min(1.5, width / 2));
     if (own === "fresh" && width > 4) pen.frame(x, y, width, line, palette.ink, 2);
   }
 

@@ -47,6 +47,17 @@ export class Pen {
     this.labels = [];
   }
 
+  /**
+   * Clears a box, and all of the pixels in which its edges lie: of a part of one a trace would be left.
+   * @param {Box} box
+   */
+  wipe({ x, y, width, height }) {
+    const { scale } = this;
+    const [left, top] = [x, y].map((edge) => Math.floor(edge * scale) / scale);
+    const [right, bottom] = [x + width, y + height].map((edge) => Math.ceil(edge * scale) / scale);
+    this.context.clearRect(left, top, right - left, bottom - top);
+  }
+
   /** @param {number} x @param {number} y @param {number} width @param {number} height @param {Fill} fill */
   box(x, y, width, height, fill) {
     this.context.fillStyle = fill;

@@ -122,7 +122,7 @@ export function howMuch(category, unit, rank, held, all, ranks) {
  * @param {number} ranks
  */
 export function howManyBytes(unit, rank, right, whole, ranks) {
-  const others = ranks === 2 ? "to the other rank" : `to each of the ${ranks - 1} others`;
+  const others = ranks === 2 ? "to the other rank" : `to each of the ${exact(ranks - 1)} others`;
   const shard = whole / ranks;
   const passes = Math.round(right / (shard * (ranks - 1)));
   const because =
@@ -135,7 +135,7 @@ export function howManyBytes(unit, rank, right, whole, ranks) {
     {
       value: shard,
       text: `${exact(shard)} bytes`,
-      says: `That is one part. It goes out ${ranks - 1} times, ${others}.`,
+      says: `That is one part. It goes out ${exact(ranks - 1)} times, ${others}.`,
     },
     { value: shard * (ranks - 1), text: `${exact(shard * (ranks - 1))} bytes`, says: once },
     { value: whole, text: `${exact(whole)} bytes`, says: `That is all of ${unit}; but nobody sends a part to itself.` },

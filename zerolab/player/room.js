@@ -31,7 +31,7 @@ export function keepRoom(players, others = []) {
  */
 export function sentences({ beats, story, model }) {
   return beats.list
-    .filter(({ kind }) => kind !== "keep")
+    .filter(({ kind }) => kind !== "keep" || !story.steps)
     .map(({ places, last }) => sentenceOf(story, model, places[0] ?? last));
 }
 

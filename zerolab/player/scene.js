@@ -326,7 +326,7 @@ export function narrate(player, event) {
     say(scene.why, player.resting || beat.caption);
     say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
     const about = beat.places[0] ?? index;
-    const silent = player.resting || beat.kind === "keep";
+    const silent = player.resting || (beat.kind === "keep" && story.steps);
     say(scene.sentence, silent ? "" : sentenceOf(story, model, about));
     return;
   }

@@ -3,6 +3,7 @@
 
 import { codeOf, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
+import { exact } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -35,9 +36,15 @@ export class Story {
       optimizer_state: this.#isKnown("optimizer_state"),
     };
     this.sent = this.#sent();
+    /** Whether gradients are added up by a collective, and how alike updates are that nobody owns a part of. */
+    this.summed = Object.values(this.sent).some((ops) => ops.has("all_reduce") || ops.has("reduce_scatter"));
+    this.alike = this.summed ? ", each in the same way" : this.#isSilent() ? ", each by its own gradients alone" : "";
     this.released = this.#released();
     /** @type {Partial<Record<Act, string>>} */
     this.texts = {};
+    /** What is updated where nobody owns a part of it, and what is beside such parts. */
+    this.trained = `all parameters${model.units.some(({ frozen }) => frozen) ? " that are not frozen" : ""}`;
+    this.whole = model.units.some(({ replicated }) => replicated) ? ", and what all ranks keep whole" : "";
     this.steps = model.windows.some((window) => window.step > 0);
   }
 
@@ -47,7 +54,8 @@ export class Story {
    */
   tell(i) {
     const act = this.acts[i];
-    this.texts[act] ??= this.#isAlone() ? this.#alone(act) : this.#text(act);
+    const isUntrained = !this.steps && !this.model.units.length;
+    this.texts[act] ??= isUntrained ? this.#untrained() : this.#isAlone() ? this.#alone(act) : this.#text(act);
     return this.texts[act];
   }
 
@@ -123,6 +131,13 @@ export class Story {
     });
   }
 
+  /** Whether ranks send each other nothing in a step. */
+  #isSilent() {
+    const { columns, payload } = this.model;
+    const collective = codeOf(payload.kinds, "collective");
+    return !columns.kind.some((kind, i) => kind === collective && columns.step[i]);
+  }
+
   /** The operations that each act sends with. */
   #sent() {
     const { columns, payload } = this.model;
@@ -185,16 +200,28 @@ export class Story {
     return trained > 0 && Math.max(0, ...gathered.values()) >= trained;
   }
 
+  #untrained() {
+    const none = "There is no training step here";
+    if (this.model.payload.meta.total_only) return `${none}, but how many bytes were allocated, and when.`;
+    if (this.#isAlone()) return `${none}: this rank is alone, and has nobody to send to.`;
+    return `${none}: the ranks send each other tensors, as the sentences below tell one by one.`;
+  }
+
   /** @param {Act} act */
   #text(act) {
-    const { parts, known, sent, released, own, uneven } = this;
-    if (!this.steps && !this.model.units.length) {
-      if (this.model.payload.meta.total_only)
-        return "There is no training step here, but how many bytes were allocated, and when.";
-      const how = "as the sentences below tell one by one";
-      return `There is no training step here: the ranks send each other tensors, ${how}.`;
-    }
-    return TOLD[act]({ parts, known, released, own, uneven, does: (...ops) => ops.some((op) => sent[act]?.has(op)) });
+    const { parts, known, sent, released, own, uneven, trained, whole, summed, alike } = this;
+    return TOLD[act]({
+      parts,
+      known,
+      released,
+      own,
+      uneven,
+      trained,
+      whole,
+      summed,
+      alike,
+      does: (...ops) => ops.some((op) => sent[act]?.has(op)),
+    });
   }
 }
 
@@ -207,13 +234,15 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, known, does }) {
+  setup({ parts, known, whole, does }) {
     const agreed = does("broadcast") ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
-    const kept = parts.parameters ? `1/${parts.parameters} of every unit, its shard` : "all of them";
+    const kept = parts.parameters
+      ? `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`
+      : "all of them";
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, released, does }) {
+  forward({ parts, known, released, whole, does }) {
     if (!known.parameters) {
       const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
       return `Forward: every rank computes on its own batch${gathered}.`;
@@ -222,7 +251,8 @@ const TOLD = {
       const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
     }
-    const kept = `a rank keeps 1/${parts.parameters} of each unit, but computing needs all of it`;
+    const unit = whole ? "sharded unit" : "unit";
+    const kept = `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
   backward({ parts, known, released, does }) {
@@ -239,21 +269,21 @@ const TOLD = {
     }
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, known, own, uneven, does }) {
+  update({ parts, known, own, uneven, trained, whole, summed, alike, does }) {
+    if (!own && !known.optimizer_state) return "Update: which parameters a rank updates was not recorded.";
     if (!own)
-      return known.optimizer_state
-        ? "Update: every rank makes the same update of all parameters."
-        : "Update: which parameters a rank updates was not recorded.";
-    const why = parts.optimizer_state ? ", so it needs optimizer state for that part alone" : "";
-    const whole = does("all_to_all")
+      return `Update: every rank ${summed ? `makes the same update of ${trained}` : `updates ${trained}${alike}`}.`;
+    const why = parts.optimizer_state && !whole ? ", so it needs optimizer state for that part alone" : "";
+    const first = does("all_to_all")
       ? "each matrix is put together on one rank to work out its update, which goes back in parts; "
       : "";
-    return `Update: ${whole}each rank updates only ${uneven ? "what" : `the 1/${own} that`} it owns${why}.`;
+    const part = uneven ? "what" : `the 1/${exact(own)} that`;
+    return `Update: ${first}each rank updates only ${part} it owns${whole}${why}.`;
   },
   share({ own, uneven }) {
     if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";
     const why = "so that everybody has the new parameters";
-    const part = uneven ? "what" : `the 1/${own} that`;
+    const part = uneven ? "what" : `the 1/${exact(own)} that`;
     return `After the update: each rank sends ${part} it updated to all others, ${why}.`;
   },
 };

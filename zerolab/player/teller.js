@@ -6,7 +6,7 @@ import { howManyBytes } from "./questions.js";
 /**
  * @import { Facts } from "./facts.js"
  * @import { Story } from "./story.js"
- * @import { Beat, Chapter, Question, Unit } from "./types.d.ts"
+ * @import { Beat, Chapter, Question, State, Unit } from "./types.d.ts"
  */
 
 /** A chapter plays no more beats than this, the last ones. */
@@ -57,8 +57,7 @@ export class Teller {
     const sent = facts.sent(beat);
     // Of unequal parts a rank may send all, or nothing: no answer could be worked out from their number.
     if (!sent || beat.units.length !== 1 || this.story.uneven) return null;
-    const whole = facts.weight(this.unit.padded);
-    return this.ask("bytes", () => howManyBytes(name, facts.me, sent, whole, facts.among(beat)));
+    return this.ask("bytes", () => howManyBytes(name, facts.me, sent, facts.travels(beat), facts.among(beat)));
   }
 
   /** Ranks that were recorded are not all there are: then nobody can count them. */
@@ -76,9 +75,9 @@ export class Teller {
     return this.ranks === 1 ? "the rank" : "each rank";
   }
 
-  /** @param {number} elements */
-  bytes(elements) {
-    return bytes(this.facts.weight(elements));
+  /** @param {State} category @param {number} [elements] of the unit, without a number all of it */
+  bytes(category, elements = this.unit.numel) {
+    return bytes(this.facts.weight(category, elements));
   }
 }
 
@@ -88,9 +87,4 @@ export class Teller {
  */
 export function listed(names) {
   return names.length < 2 ? names.join("") : `${names.slice(0, -1).join(", ")} and ${names.at(-1)}`;
-}
-
-/** @param {string} text */
-export function capital(text) {
-  return text[0].toUpperCase() + text.slice(1);
 }

@@ -67,6 +67,7 @@ export interface Unit {
   dtype: string;
   parameters: number;
   frozen: boolean;
+  replicated: boolean;
   /** `[start, stop, rank]`; null if all ranks keep all of it. */
   owners: [start: number, stop: number, rank: number][] | null;
 }
@@ -262,6 +263,14 @@ export interface Known {
   own: number;
   /** Whether some rank keeps much more of a unit than the mean. */
   uneven: boolean;
+  /** What is updated where nobody owns a part of it. */
+  trained: string;
+  /** "", or what is updated beside a part that is owned. */
+  whole: string;
+  /** Whether gradients are added up by a collective. */
+  summed: boolean;
+  /** "", or how alike updates are that nobody owns a part of. */
+  alike: string;
   /** Whether any of these operations sends during the act. */
   does: (...ops: string[]) => boolean;
 }
