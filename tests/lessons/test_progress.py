@@ -34,6 +34,15 @@ def test_outside_of_tests_it_lies_in_the_users_data_folder(monkeypatch):
     assert progress.path() is None
 
 
+def test_nothing_is_kept_of_somebody_whose_home_nobody_knows(monkeypatch):
+    monkeypatch.delenv("PYTEST_CURRENT_TEST", raising=False)
+    for name in ("ZEROLAB_PROGRESS", "ZEROLAB_STATIC", "HOME", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 54_321)  # of which the system lists no home
+    progress.note_attempt("ddp-average", passed=True)
+    assert progress.read()["exercises"] == {}
+
+
 def test_tries_are_counted_and_a_pass_stays(file):
     for passed in (False, True, False):
         progress.note_attempt("zero1-average", passed=passed)

@@ -55,6 +55,15 @@ def test_links_lead_to_what_is_in_the_folder_or_are_none(series, tmp_path, publi
     assert (tmp_path / "work" / "00-start-here.ipynb").read_text() == copied
 
 
+def test_every_link_to_a_heading_of_a_page_has_its_capitals_as_jupyterlab_finds_it(tmp_path):
+    new = workspace.fill(tmp_path)
+    headings = re.compile(r"^#+ (.+)$", re.MULTILINE)
+    places = {path.name: [each.replace(" ", "-") for each in headings.findall(path.read_text())] for path in new}
+    links = [link for path in new for link in re.findall(r"\]\(([\w.-]+\.md)#([^)]*)\)", path.read_text())]
+    assert ("glossary.md", "GiB") in links
+    assert [(page, place) for page, place in links if place not in places[page]] == []
+
+
 def test_every_link_of_a_filled_folder_leads_to_a_file_in_it(tmp_path):
     for path in workspace.fill(tmp_path):
         text = path.read_text()
@@ -227,6 +236,14 @@ def test_a_home_that_jupyter_cannot_use_is_named_before_an_address_is_printed(tm
     ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout) == (2, "")
     assert re.fullmatch(r"zerolab: JupyterLab cannot make '/proc/nope/.+: set HOME, or .*\n", ended.stderr)
+
+
+def test_somebody_whose_home_nobody_knows_is_told_to_set_it(monkeypatch):
+    for name in ("HOME", "JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "XDG_DATA_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 54_321)
+    with pytest.raises(RuntimeError, match=r"^JupyterLab finds no place.+: set HOME, or JUPYTER_RUNTIME_DIR"):
+        workspace.check_jupyters_folder()
 
 
 @pytest.mark.parametrize(

@@ -47,5 +47,7 @@ def _run(lesson: Path) -> bool:
             problem = f"{error.ename}: {error.evalue}".splitlines()[0]
         except CellTimeoutError:
             problem = f"a cell took more than {CELL_SECONDS:.0f} s"
+        except RuntimeError as error:  # of a kernel that has died, or did not come up
+            problem = f"{error}; main memory may be short"
     print(f"{lesson.stem:<36} {problem or 'well'}, {time.monotonic() - started:.0f} s", flush=True)
     return not problem

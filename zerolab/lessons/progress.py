@@ -27,7 +27,9 @@ def path() -> Path | None:
         import platformdirs
     except ImportError:  # it is part of zerolab[lab]: without it, no progress is kept
         return None
-    return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
+    with suppress(RuntimeError):  # of somebody whose home nobody knows, as in a container that is given only a number
+        return Path(platformdirs.user_data_dir("zerolab")) / "progress.json"
+    return None
 
 
 def read(file: Path | None = None) -> dict[str, Any]:

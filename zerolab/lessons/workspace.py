@@ -27,6 +27,7 @@ PAGES = (
     "your-own-run",
 )  # fmt: skip
 _LINK = re.compile(r"\[([^][]*)\]\((?:\.\./(?:docs/|notebooks/)?)?([\w.-]+\.(?:md|ipynb))(#[^)]*)?\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 # Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news,
 # and a lesson that is opened again on the next day says "model not found" in place of its players.
 # And a Python kernel that keeps its history to itself: all kernels of a person write theirs into one file, and while
@@ -82,10 +83,20 @@ def _copy(path: Path, target: Path) -> Path:
 def _text(path: Path) -> str:
     """A published text with its links changed to the learner's folder; text alone where that lacks the file."""
     there = published()
-    return _LINK.sub(
-        lambda link: f"[{link[1]}]({link[2]}{link[3] or ''})" if link[2] in there else link[1],
-        path.read_text(encoding="utf-8"),
-    )
+
+    def changed(link: re.Match[str]) -> str:
+        words, page, place = link.groups()
+        if page not in there:
+            return words
+        return f"[{words}]({page}{_in_lab(there[page], place) if place else ''})"
+
+    return _LINK.sub(changed, path.read_text(encoding="utf-8"))
+
+
+def _in_lab(page: Path, place: str) -> str:
+    """A heading's place in a page: JupyterLab keeps its capitals, where others have small letters."""
+    headings = [f"#{each.replace(' ', '-')}" for each in _HEADING.findall(page.read_text(encoding="utf-8"))]
+    return next((heading for heading in headings if heading.lower() == place), place)
 
 
 def reset(which: str, folder: Path | None = None) -> list[tuple[Path, Path | None]]:
@@ -197,12 +208,14 @@ def check_jupyters_folder() -> None:
     """Refuses to start where JupyterLab could not: it would say so in tracebacks, below an address that looks fine."""
     from jupyter_core.paths import jupyter_runtime_dir
 
+    remedy = "set HOME, or JUPYTER_RUNTIME_DIR, to a folder of your own"
     try:
         Path(jupyter_runtime_dir()).mkdir(parents=True, exist_ok=True)
+    except RuntimeError as problem:
+        raise RuntimeError(f"JupyterLab finds no place to keep what runs ({problem}): {remedy}") from problem
     except OSError as problem:
         raise RuntimeError(
-            f"JupyterLab cannot make {jupyter_runtime_dir()!r} ({problem.strerror}), where it keeps what runs: set "
-            "HOME, or JUPYTER_RUNTIME_DIR, to a folder of your own"
+            f"JupyterLab cannot make {jupyter_runtime_dir()!r} ({problem.strerror}), where it keeps what runs: {remedy}"
         ) from problem
 
 
