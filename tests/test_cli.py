@@ -1,5 +1,6 @@
 """The command line: a sentence and status 2 for wrong use, whole files or none."""
 
+import io
 import json
 import os
 import signal
@@ -99,6 +100,15 @@ def test_an_unknown_flag_gets_the_usage_of_its_command(capsys: pytest.CaptureFix
     err = capsys.readouterr().err
     assert "usage: zerolab simulate" in err
     assert "unrecognized arguments: --speed 9" in err
+
+
+def test_a_flag_before_the_command_that_nothing_takes_is_refused_in_a_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--json", "progress"])
+    assert caught.value.code == 2
+    assert "unrecognized arguments: --json" in capsys.readouterr().err
 
 
 def test_the_help_of_simulate_lists_what_the_catalog_has(capsys: pytest.CaptureFixture[str]) -> None:
@@ -219,6 +229,17 @@ def test_a_command_runs_where_stdout_and_stderr_are_closed(tmp_path: Path) -> No
     command = f"exec {sys.executable} -m zerolab progress --json {tmp_path}/out.json >&- 2>&-"
     assert subprocess.run(["sh", "-c", command], check=False).returncode == 0
     assert "exercises" in json.loads((tmp_path / "out.json").read_text())
+
+
+def test_letters_that_a_terminal_does_not_have_are_written_by_their_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "hang.json"
+    said.write_text(json.dumps({"ranks": [0], "lines": [""], "text": "rank 0 is at größe.py"}))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, "ascii"))
+    assert cli.main(["why", str(said)]) == 0
+    assert written.getvalue() == b"rank 0 is at gr\\xf6\\xdfe.py\n"
 
 
 def test_a_recording_can_be_made_and_turned_into_a_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -80,6 +80,14 @@ def test_a_pipe_gets_what_is_written_and_stays_a_pipe(tmp_path):
     assert left(tmp_path) == ["pipe"]
 
 
+def test_a_pipe_that_is_only_a_descriptor_of_this_process_gets_what_is_written():
+    reader, writer = os.pipe()
+    files.write_text(f"/dev/fd/{writer}", "text")
+    assert os.read(reader, 10) == b"text"
+    os.close(reader)
+    os.close(writer)
+
+
 def test_a_name_as_long_as_names_can_be_is_no_longer_on_the_way(tmp_path):
     files.write_text(tmp_path / ("Ψ" * 127), "text")
     assert left(tmp_path) == ["Ψ" * 127]

@@ -332,6 +332,24 @@ def test_ranks_that_could_not_train_end_before_they_meet_and_one_of_them_says_wh
 
 
 @pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        (["--out", "/nowhere/run.json"], "cannot write '/nowhere/run.json': its folder does not exist"),
+        (["--checkpoint", "/nowhere/a.safetensors"], "cannot write '/nowhere/a.safetensors': its folder does not"),
+        (["--timeout", "nan"], "--timeout is nan: give seconds above 0"),
+        (["--timeout", "-1"], "--timeout is -1: give seconds above 0"),
+    ],
+)
+def test_what_would_fail_after_the_training_or_as_the_ranks_meet_is_refused_before(
+    asked, sentence, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RANK", "0")
+    options = run._parse(["--stage", "zero3", "--out", str(tmp_path / "run.json"), *asked])
+    with pytest.raises(SystemExit, match=f"^zerolab.run: {re.escape(sentence)}"):
+        run._check(options)
+
+
+@pytest.mark.parametrize(
     "old", [["zero3", "--out", "run.json", "--rows", "48"], ["--rows=48", "--out=run.json", "zero3"]]
 )
 def test_the_spelling_of_the_first_edition_works_and_says_on_one_rank_what_to_write_now(old, monkeypatch, capsys):

@@ -44,10 +44,10 @@ def replacing(path: StrPath) -> Iterator[Path]:
     with the name of `path` where the disk is full.
     """
     check_place(path)
-    target = Path(path).resolve()
-    if _takes_writes_only(target):
-        yield target
+    if _takes_writes_only(Path(path)):  # not resolved: a pipe such as /dev/stdout leads to no file
+        yield Path(path)
         return
+    target = Path(path).resolve()
     # In the same folder: across file systems a move is not atomic. Under a random name: other processes may be writing
     # the same file, and a name made from the file's own could be too long.
     part = target.with_name(f".zerolab-{token_hex(8)}.part")

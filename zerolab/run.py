@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
 
-from zerolab import models
+from zerolab import files, models
 from zerolab.comparison import LEARNING_RATE
 from zerolab.engines import ENGINES
 from zerolab.engines.agreement import check_same_on_all_ranks
@@ -106,12 +106,21 @@ def _parser() -> argparse.ArgumentParser:
 def _check(options: argparse.Namespace) -> None:
     """Ends every rank before they meet if they could not train; one of them says why."""
     world_size, rows, wrong = int(os.environ.get("WORLD_SIZE", "1")), options.global_rows, None
+    is_first = os.environ.get("RANK", "0") == "0"
     if options.steps < 2 or options.every < 1:
         wrong = f"--steps is {options.steps} and --every {options.every}: take at least 2 and 1"
     elif rows < 1 or rows % world_size:
         wrong = f"{world_size} ranks cannot share {rows} rows evenly: give --global-rows a multiple of {world_size}"
+    elif not 0 < options.timeout < float("inf"):
+        wrong = f"--timeout is {options.timeout:g}: give seconds above 0"
+    elif is_first:  # it alone writes; the others end with it
+        try:
+            for place in filter(None, (options.out, options.checkpoint)):
+                files.check_place(place)
+        except ValueError as error:
+            wrong = str(error)
     if wrong:
-        raise SystemExit(f"zerolab.run: {wrong}" if os.environ.get("RANK", "0") == "0" else 2)
+        raise SystemExit(f"zerolab.run: {wrong}" if is_first else 2)
 
 
 def _join(options: argparse.Namespace) -> torch.device:

@@ -629,7 +629,7 @@ def step_by(variant: str) -> float:
     stage, waits = variant.split()
     name = "gpt-10m" if torch.cuda.is_available() else "gpt-tiny"
     if variant not in _made:
-        with patch.object(reduction, "has_streams", lambda: waits == "late"):
+        with patch.object(reduction, "has_streams", lambda _: waits == "late"):
             _made[variant] = ENGINES[stage](models.build(name), torch.optim.AdamW, lr=1e-3)
     seconds = []
     for batch in models.batches(name, dist.get_world_size(), dist.get_rank(), 8):

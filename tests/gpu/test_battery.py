@@ -171,6 +171,32 @@ def test_the_ledger_of_the_tests_for_a_gpu_takes_what_a_recorder_gives_it(monkey
     assert (made.made.rounded(), made.made.highest) == (0, 0), "main memory counts nothing there"
 
 
+ABSENT = """
+import importlib.util, sys, pytest
+
+class Absent:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] in sys.argv[1].split(","):
+            raise ModuleNotFoundError(f"No module named {name!r}")
+
+def find_spec(name, *rest, find=importlib.util.find_spec):
+    return None if name.partition(".")[0] in sys.argv[1].split(",") else find(name, *rest)
+
+sys.meta_path.insert(0, Absent())
+importlib.util.find_spec = find_spec
+sys.exit(pytest.main(["-p", "no:nbval", "-p", "no:cacheprovider", "--collect-only", "-q", *sys.argv[2:]]))
+"""
+
+
+@pytest.mark.slow
+def test_where_a_notebooks_packages_are_missing_the_tests_of_what_runs_on_ranks_are_still_found():
+    folders = ("engines", "runtime", "recording", "trace", "why", "difference", "gpu", "nccl", "theory", "simulation")
+    absent = "IPython,anywidget,ipykernel,ipywidgets,jupyter_client,nbformat,pandas,plotly,tqdm,transformers"
+    command = [sys.executable, "-c", ABSENT, absent, *(f"tests/{name}" for name in folders)]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-2000:] + ended.stderr
+
+
 FIXTURES = """
 import sys, pytest
 

@@ -32,6 +32,7 @@ from torch.utils._pytree import tree_leaves
 
 from zerolab import Cluster
 from zerolab.engines import offload
+from zerolab.engines.taken import Taken
 from zerolab.engines.views import Arriving
 from zerolab.recording import streams
 from zerolab.recording.patches import replace
@@ -206,6 +207,10 @@ class Device:
     def waited(self, work):
         """Nothing is kept for it."""
 
+    def is_capturing(self):
+        """It has no graphs."""
+        return False
+
     def stream(self):
         """There is one on which anything computes."""
         return COMPUTING
@@ -244,6 +249,12 @@ class Device:
         kernel.for_host = copy, Span(copy, True)
         self.hand_over(kernel, False)
         return End(kernel)
+
+    def finish(self, _):
+        """`offload.finish`: the host waits for the compute stream."""
+        for kernel in self.under_way.copy():
+            if kernel.group == COMPUTING:
+                End(kernel).synchronize()
 
     def compute(self, work):
         """Hands over a computation: what it calls, or how many seconds it takes."""
@@ -304,7 +315,7 @@ class InFlight(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if any(map(is_traceable_wrapper_subclass_type, types)):
+        if any(is_traceable_wrapper_subclass_type(kind) or issubclass(kind, Taken) for kind in types):
             return NotImplemented
         if self._jitter and random.random() < 0.02:
             time.sleep(random.uniform(0, self._jitter))
@@ -585,8 +596,22 @@ def check_order(orders):
 @contextlib.contextmanager
 def offloading_elsewhere():
     """Engines with `offload=True` take what the optimizer updates for other memory than the device's, as on a GPU."""
-    with mock.patch.multiple(offload, lies_elsewhere=lambda *_: True, start=device.send_away):
+    here = {"lies_elsewhere": lambda *_: True, "start": device.send_away, "finish": device.finish}
+    with (
+        mock.patch.multiple(offload, **here),
+        mock.patch.object(torch.amp.grad_scaler._MultiDeviceReplicator, "get", sent_by_a_scaler),
+    ):
         yield
+
+
+def sent_by_a_scaler(replicator, _):
+    """What torch's scaler does for an optimizer in main memory: it copies a number there, and waits for nobody."""
+    number, copy = replicator.master, torch.empty_like(replicator.master)
+    kernel = Kernel("a scaler", lambda: copy.copy_(number), [number], [copy], COMPUTING)
+    kernel.for_host = copy, Span(copy, True)
+    device.hand_over(kernel, True)
+    replicator._per_device_tensors[copy.device] = copy
+    return copy
 
 
 @contextlib.contextmanager

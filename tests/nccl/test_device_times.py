@@ -191,8 +191,9 @@ def train_where_each_collective_of_native_code_ends_at_once():
 
     def late(kernel, *given):
         work = launch(kernel, *given)
-        while not kernel.asked_by_python and kernel.work is not None:  # until its stream has let go of it
+        while not kernel.asked_by_python and not kernel.is_done:
             time.sleep(0.001)
+        kernel.work = kernel.work if kernel.asked_by_python else None  # its stream may have let go before it was there
         return work
 
     with mock.patch.object(contract, "_launch", late):
@@ -205,3 +206,26 @@ def test_a_collective_that_has_ended_before_its_work_is_looked_at_has_ended(rank
         sent = [event for event in of_kind(recording, rank, "collective") if event.phase == "reduce"]
         assert {event.step for event in sent} == {1, 2}
         assert all(event.device_start <= event.device_end for event in sent)
+
+
+def hand_over_what_nobody_else_holds():
+    """On a rank: of each collective, whether all of its tensors are kept while it is on its way."""
+    count, kept, mark_end = dist.get_world_size(), [], contract.device.mark_end
+
+    def noted(work, communicator, tensors):
+        kept.append({tensor.data_ptr() for tensor in tensors})
+        return mark_end(work, communicator, tensors)
+
+    small, parts = torch.ones(4), [torch.ones(4) for _ in range(count)]
+    large, other = torch.ones(4 * count), torch.empty(4 * count)
+    with mock.patch.object(contract.device, "mark_end", noted):
+        dist.all_gather_into_tensor(large, small, async_op=True).wait()
+        dist.reduce_scatter_tensor(small, large, async_op=True).wait()
+        dist.reduce_scatter(small, parts, async_op=True).wait()
+        dist.all_to_all_single(other, large, async_op=True).wait()
+    given = [[small, large], [small, large], [small, *parts], [large, other]]
+    return [{tensor.data_ptr() for tensor in tensors} <= found for tensors, found in zip(given, kept, strict=True)]
+
+
+def test_what_a_collective_reads_is_kept_while_it_is_on_its_way_as_what_it_fills_is(ranks):
+    assert ranks.record(hand_over_what_nobody_else_holds).results == [[True] * 4] * 2

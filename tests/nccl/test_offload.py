@@ -8,7 +8,7 @@ from awkward import distance, train_alone, train_sharded
 from contract import OFFLOADING, device, offloading_elsewhere
 from torch import nn
 
-from zerolab import RankError
+from zerolab import RankError, models
 from zerolab.engines import ENGINES
 from zerolab.engines.offload import Departure, Way
 from zerolab.theory import STAGES
@@ -44,6 +44,25 @@ def test_offloaded_training_ends_where_one_process_ends(ranks, stage):
     reference = train_alone(torch.optim.SGD, steps=3, lr=0.1)
     assert all(distance(state, reference) <= 1e-5 for state in ranks.run(train))
     assert all(distance(state, reference) <= 0.1 for state in ranks.run(train, precision="bf16"))
+
+
+@pytest.mark.parametrize("by_itself", [True, False])
+def test_in_fp16_the_scale_has_arrived_in_main_memory_before_gradients_are_divided_by_it(ranks, by_itself):
+    def train():
+        with offloading_elsewhere():
+            engine, inputs = made("zero2", precision="fp16"), torch.full((2, 8), 1.0 + dist.get_rank())
+            for _ in range(3):
+                if by_itself:
+                    engine.training_step(inputs, inputs, models.loss)
+                    continue
+                engine.backward(engine.scaler.scale(models.loss(engine.model(inputs), inputs)))
+                engine.scaler.unscale_(engine.optimizer)
+                engine.scaler.step(engine.optimizer)
+                engine.scaler.update()
+            return engine.state_dict()["0.0.weight"]
+
+    alone = ranks.run(lambda: made("zero2").state_dict()["0.0.weight"])[0]
+    assert all(torch.isfinite(weight).all() and distance({"": weight}, {"": alone}) > 0 for weight in ranks.run(train))
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -5,12 +5,12 @@ import os
 import signal
 import time
 import uuid
+from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty
 
 import psutil
 import pytest
-from jupyter_client.manager import KernelManager
 
 from zerolab import Cluster
 from zerolab.runtime import launch
@@ -28,6 +28,8 @@ class Kernel:
     """A Jupyter kernel whose whole family of processes, and whose temporary folder, can be told apart."""
 
     def __init__(self, folder):
+        from jupyter_client.manager import KernelManager
+
         self.folder = folder
         self.mark = uuid.uuid4().hex
         self.manager = KernelManager(kernel_name="python3")
@@ -140,8 +142,16 @@ def shared_memory():
     return [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(OURS_IN_SHARED_MEMORY)]  # noqa: S108
 
 
+@pytest.fixture(scope="session")
+def jupyter(require):
+    """What starts a notebook's kernel and reads a notebook, which a box of GPUs may not have."""
+    require(
+        find_spec("ipykernel") and find_spec("nbformat"), "Jupyter's kernel for Python", "pip install 'zerolab[lab]'"
+    )
+
+
 @pytest.fixture
-def start_kernel(tmp_path):
+def start_kernel(tmp_path, jupyter):
     kernels = []
 
     def start():
@@ -156,7 +166,7 @@ def start_kernel(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def kernel(tmp_path_factory):
+def kernel(tmp_path_factory, jupyter):
     kernel = Kernel(tmp_path_factory.mktemp("kernel"))
     yield kernel
     kernel.close()

@@ -53,6 +53,8 @@ def test_cards_are_read_with_their_memory_in_bytes_and_their_modes(driver):
         ("0,7,1", [0]),
         ("-1", []),
         ("GPU-9", []),
+        ("1,0,1", []),
+        ("GPU-", []),
     ],
 )
 def test_visible_devices_are_respected_in_their_order_and_left_alone(driver, monkeypatch, chosen, seen):

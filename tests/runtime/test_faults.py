@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from zerolab import Cluster, CollectiveHang, RankError
 from zerolab.runtime.board import DONE, FAILED, INSIDE, Position
-from zerolab.runtime.faults import Outcome, Standing, rank_error, root_cause, table
+from zerolab.runtime.faults import Outcome, Standing, ending_words, rank_error, root_cause, table
 
 
 @pytest.fixture(scope="module")
@@ -163,9 +163,22 @@ def test_a_message_from_before_the_first_rank_is_refused(three):
         three.run(from_the_left)
 
 
+@pytest.mark.parametrize("how", ["isend", "irecv", "batch_isend_irecv"])
+def test_a_message_of_a_rank_to_itself_is_refused(three, how):
+    def to_everybody():
+        for peer in range(dist.get_world_size()):
+            if how == "batch_isend_irecv":
+                dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(4), peer)])
+            else:
+                getattr(dist, how)(torch.ones(4), peer)
+
+    with pytest.raises(RankError, match=rf"{how} names rank \d, which is this rank itself: nothing needs to be sent"):
+        three.run(to_everybody)
+
+
 def test_a_rank_given_by_a_name_that_a_message_does_not_have_is_torchs_to_refuse(three):
     def send_from():
-        dist.send(torch.ones(4), 0, src=7)
+        dist.send(torch.ones(4), (dist.get_rank() + 1) % 3, src=7)
 
     with pytest.raises(RankError, match=r"TypeError: send\(\) got an unexpected keyword argument 'src'"):
         three.run(send_from)
@@ -403,6 +416,12 @@ def test_a_rank_of_which_nobody_knows_how_it_ended_says_so():
         "rank 0 (pid 4711) is gone, and its exit code unknown: the process that started it has"
     )
     assert (error.exitcode, error.signal, error.exception) == (None, None, None)
+
+
+def test_a_signal_that_has_no_name_is_said_by_its_number():
+    error = rank_error(Outcome(0, "died", -40, time=1), 4711, "", [Standing(0, ending_words(-40), Position())])
+    assert str(error).startswith("rank 0 (pid 4711) was killed by signal 40\n")
+    assert error.signal == "signal 40"
 
 
 def test_an_error_carries_as_data_what_its_message_is_written_from(three):

@@ -163,6 +163,30 @@ def test_without_a_loopback_interface_the_cause_is_named_and_no_rank_blames_a_pe
     assert "lost a peer" not in said
 
 
+FEW_FILES = """
+import resource
+from zerolab import Cluster
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+for world_size in (16, 2):
+    try:
+        with Cluster(world_size, device="cpu") as cluster:
+            print(cluster.run(int))
+    except RuntimeError as error:
+        print(error)
+"""
+
+
+@pytest.mark.slow
+def test_more_ranks_than_files_may_be_open_are_refused_in_a_sentence_and_fewer_start():
+    said = subprocess.run([sys.executable, "-c", FEW_FILES], capture_output=True, text=True, check=True).stdout
+    refused, started = said.splitlines()
+    assert refused == (
+        "16 ranks need more files than the 40 that this process may have open: ask for fewer ranks, or start Python "
+        "where `ulimit -n` is higher"
+    )
+    assert started == "[0, 0]"
+
+
 @pytest.mark.slow
 def test_sixteen_ranks_on_two_cores_train_and_agree():
     everything = os.sched_getaffinity(0)
@@ -217,6 +241,29 @@ def test_the_limit_of_a_container_is_the_memory_there_is(tmp_path, monkeypatch, 
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(machine, "MEMBERSHIP", listed)
     assert machine.memory() == (3_000_000_000, 2_000_000_000), "what can be reclaimed counts as free"
+
+
+@pytest.mark.parametrize(
+    ("files", "group", "cores"),
+    [
+        ({"cpu.max": "250000 100000"}, "0::", 2),
+        ({"cpu.cfs_quota_us": "250000", "cpu.cfs_period_us": "100000"}, "4:cpuacct,cpu:", 2),
+        ({"cpu.max": "50000 100000"}, "0::", 1),
+        ({"cpu.max": "max 100000"}, "0::", 64),
+        ({"cpu.cfs_quota_us": "-1", "cpu.cfs_period_us": "100000"}, "4:cpu:", 64),
+    ],
+)
+def test_the_limit_of_a_container_is_the_cores_there_are(tmp_path, monkeypatch, files, group, cores):
+    home = tmp_path if group == "0::" else tmp_path / "cpu"
+    (home / "lab" / "person").mkdir(parents=True)
+    for name, text in files.items():
+        (home / "lab" / name).write_text(text + "\n")
+    listed = tmp_path / "cgroup"
+    listed.write_text(f"5:memory:/\n{group}/lab/person\n")
+    monkeypatch.setattr(machine, "CGROUP", tmp_path)
+    monkeypatch.setattr(machine, "MEMBERSHIP", listed)
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    assert machine.cores() == cores
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 
-import nbformat
 import printed_lines
 import psutil
 import pytest
@@ -161,7 +160,9 @@ def test_clusters_nest_and_the_outer_one_is_used_again_when_the_inner_one_has_en
 
 
 @pytest.mark.slow
-def test_a_cell_that_nbval_gives_up_on_leaves_no_process_behind(tmp_path):
+def test_a_cell_that_nbval_gives_up_on_leaves_no_process_behind(tmp_path, jupyter):
+    import nbformat
+
     mark = f"nbval-{os.getpid()}-{time.time_ns()}"
     book = nbformat.v4.new_notebook()
     book.cells = [

@@ -3,9 +3,10 @@
 import shutil
 import subprocess
 
+import drivers
 import pytest
 
-from zerolab.runtime import nvml
+from zerolab.runtime import machine, nvml
 
 LIBRARY = """
 #include <string.h>
@@ -14,12 +15,16 @@ typedef struct {
     unsigned long long usedGpuMemory;
     unsigned int gpuInstanceId, computeInstanceId;
 } Info;
-static int started, card;
+typedef struct { unsigned long long total, free, used; } Memory;
+static int started, card, slice;
 int nvmlInit_v2(void) { started = 1; return 0; }
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **device) {
-    if (!started || strcmp(uuid, "GPU-1")) return 6;
-    *device = &card;
-    return 0;
+    *device = strcmp(uuid, "MIG-1") ? &card : &slice;
+    return !started || (*device == &card && strcmp(uuid, "GPU-1")) ? 6 : 0;
+}
+int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
+    *memory = (Memory){10ull << 30, 9ull << 30, 1ull << 30};
+    return device == &slice ? 0 : 3;
 }
 int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned int *count, Info *infos) {
     if (device != &card || *count < 3) return 7;
@@ -60,6 +65,19 @@ def test_a_process_has_the_bytes_that_the_driver_says(library, monkeypatch):
 def test_a_process_or_a_card_of_which_the_driver_does_not_tell_has_no_bytes(library, monkeypatch, uuid, pid):
     monkeypatch.setattr(nvml, "LIBRARY", str(library / nvml.LIBRARY))
     assert nvml.process_bytes(uuid, pid) is None
+
+
+def test_a_slice_of_a_card_has_the_memory_that_it_has_of_it(library, monkeypatch, tmp_path):
+    drivers.install(tmp_path, monkeypatch, [drivers.H200_MIG.format(index=0)])
+    monkeypatch.setattr(nvml, "LIBRARY", str(library / nvml.LIBRARY))
+    seen = {}
+    for name in ("MIG-1", "MIG-2"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", name)
+        (seen[name],) = machine.cards()
+    assert (seen["MIG-1"]["memory_total"], seen["MIG-1"]["memory_free"]) == (10 * 2**30, 9 * 2**30)
+    assert (seen["MIG-2"]["memory_total"], seen["MIG-2"]["memory_free"]) == (143771 * 2**20, 143103 * 2**20)
+    assert [card["uuid"] for card in seen.values()] == ["MIG-1", "MIG-2"], "what doctor opens to see what a rank takes"
+    assert {card["mig"] for card in seen.values()} == {"Enabled"}
 
 
 def test_without_a_driver_nothing_is_told_of_any_process(monkeypatch):

@@ -5,12 +5,12 @@ import re
 import sys
 import time
 import warnings
+from importlib.util import find_spec
 
 import printed_lines
 import psutil
 import pytest
 import torch.distributed as dist
-from tqdm import tqdm
 
 from zerolab.runtime import screen as terminal
 from zerolab.runtime.output import HOLD, SHOWN, Output
@@ -99,7 +99,10 @@ def test_bars_below_each_other_are_told_from_lines():
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_what_tqdm_writes_of_two_bars_and_a_line_between_ends_as_lines_however_its_bytes_arrive(size):
+def test_what_tqdm_writes_of_two_bars_and_a_line_between_ends_as_lines_however_its_bytes_arrive(size, require):
+    require(find_spec("tqdm"), "tqdm", "pip install 'zerolab[test]'")
+    from tqdm import tqdm
+
     written = io.StringIO()
     with tqdm(total=2, desc="outer", file=written, mininterval=0) as outer:
         for step in range(2):

@@ -31,6 +31,23 @@ with Cluster(2, device="cpu", timeout=5) as cluster:
         print("exit code", error.exitcode)
 """
 
+FOLDERS_THAT_ARE_PATHS = """
+import sys
+from pathlib import Path
+from zerolab import Cluster, RankError
+sys.path.append(Path("lessons"))  # which Python passes over without a word
+
+def fail():
+    sys.path.append(Path("lessons"))
+    raise ValueError("no batch")
+
+with Cluster(2, device="cpu") as cluster:
+    try:
+        cluster.run(fail)
+    except RankError as error:
+        print(error.said)
+"""
+
 STOPPED_AT_THE_START = """
 import gc, os, signal, subprocess, psutil, torch.distributed as dist
 from zerolab import Cluster
@@ -78,6 +95,12 @@ def test_sockets_with_a_timeout_and_signals_that_are_blocked_stay_the_notebooks_
     command = [sys.executable, "-c", TIMEOUT_AND_SIGNALS]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout.splitlines() == ["[[], []]", "exit code 3"], ended.stderr
+
+
+@pytest.mark.slow
+def test_ranks_start_and_say_what_fails_whatever_stands_among_the_folders_to_import_from():
+    python = [sys.executable, "-c", FOLDERS_THAT_ARE_PATHS]
+    assert subprocess.run(python, capture_output=True, text=True, check=True).stdout == "no batch\n"
 
 
 @pytest.mark.slow

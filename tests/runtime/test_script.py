@@ -90,7 +90,8 @@ class Config:
 def late():
     print(type(pickle.loads(pickle.dumps(Config()))).__module__, sys.modules["__main__"].__dict__ is globals())
 atexit.register(late)
-print(sys.argv[1:], __name__, __file__, __package__, __spec__ and __spec__.name)
+__builtins__.known = "known"  # the module itself, as in every main module
+print(sys.argv[1:], __name__, __file__, __package__, __spec__ and __spec__.name, known)
 """
 
 
@@ -102,9 +103,9 @@ def test_a_script_or_a_package_is_the_main_module_to_the_end_of_python_and_gets_
         path.write_text(MAIN)
     options = ["-m", f"zerolab.{tool}", "--out", tmp_path / "out"]
     done = warm.launch([*options, "script.py", "--", "--b", "--"], ranks=0, cwd=tmp_path)
-    assert done.stdout == f"['--', '--b', '--'] __main__ {script} None None\n__main__ True\n", done.stderr
+    assert done.stdout == f"['--', '--b', '--'] __main__ {script} None None known\n__main__ True\n", done.stderr
     done = warm.launch([*options, "-m", "package", "--", "c"], ranks=0, cwd=tmp_path)
-    assert done.stdout == f"['--', 'c'] __main__ {module} package package.__main__\n__main__ True\n", done.stderr
+    assert done.stdout == f"['--', 'c'] __main__ {module} package package.__main__ known\n__main__ True\n", done.stderr
 
 
 def test_a_module_in_an_archive_is_run(tmp_path, monkeypatch, capsys):

@@ -5,7 +5,9 @@ import functools
 import io
 import os
 import threading
+import types
 
+import cloudpickle
 import numpy as np
 import pytest
 import torch
@@ -30,6 +32,18 @@ def gpu_tensor():
     """A tensor that is on a GPU as far as anyone can tell; a box without one can have no other."""
     with FakeTensorMode(allow_non_fake_inputs=True):
         return torch.empty(4, device="cuda")
+
+
+def test_a_function_arrives_with_the_file_of_its_lines_whatever_cloudpickle_makes_of_it(one, monkeypatch):
+    table, code = cloudpickle.Pickler.dispatch_table, types.CodeType
+    reduce = table[code]  # that of 3.1.3 puts "<dynamic-code>" in its place
+    monkeypatch.setitem(table, code, lambda given: reduce(given.replace(co_filename="<dynamic-code>")))
+
+    def files():
+        inner = lambda: None  # noqa: E731  (in a code object of its own)
+        return [function.__code__.co_filename for function in (files, inner)]
+
+    assert one.run(files) == [[__file__, __file__]]
 
 
 def refused(fn, *args, **kwargs):

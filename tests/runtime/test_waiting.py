@@ -7,7 +7,6 @@ import sys
 import time
 
 import pytest
-from jupyter_client.manager import start_new_kernel
 
 import zerolab.runtime.waiting
 from zerolab.runtime.waiting import waiting
@@ -55,7 +54,9 @@ def test_no_file_and_no_stored_notebook_is_told(monkeypatch, capfd):
 
 
 @pytest.mark.slow
-def test_in_a_notebook_it_is_an_output_that_ends_empty():
+def test_in_a_notebook_it_is_an_output_that_ends_empty(jupyter):
+    from jupyter_client.manager import start_new_kernel
+
     manager, client = start_new_kernel()
     try:
         seen = []

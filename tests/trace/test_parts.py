@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+import zerolab
 from zerolab import Cluster
 from zerolab.recording import clocks
 from zerolab.recording.recording import Recording
@@ -75,6 +76,32 @@ def test_the_parts_of_ranks_that_never_came_stay(ranks, tmp_path):
     left.write(ranks[3], 2)
     assert [rank.rank for rank in left.merge().ranks] == [0, 1, 2, 3]
     assert not left.folder.exists()
+
+
+def test_ranks_know_their_parts_of_an_earlier_run_by_whichever_launcher_or_group_they_are_in(
+    ranks, tmp_path, monkeypatch, capsys
+):
+    left = Parts(tmp_path / "run.json")
+    for rank in ranks:
+        left.write(rank, 2)
+    monkeypatch.delenv("RANK", raising=False)
+    for name, value in {"RANK": "1", "SIZE": "4"}.items():
+        monkeypatch.setenv(f"OMPI_COMM_WORLD_{name}", value)
+    with zerolab.recording(tmp_path / "run.json"):
+        pass
+    assert sorted(left.ranks()) == [0, 2, 3]
+    assert not capsys.readouterr().err  # it is rank 0 that says it
+
+    def enter(out):
+        import os
+
+        os.environ.pop("RANK", None)  # as of ranks that `mp.spawn` starts
+        with zerolab.recording(out):
+            pass
+
+    with Cluster(world_size=3, device="cpu") as cluster:
+        cluster.run(enter, tmp_path / "run.json")
+    assert left.ranks() == []
 
 
 def test_a_recording_that_was_written_is_given_though_its_parts_cannot_be_marked_as_merged(ranks, tmp_path):

@@ -2,14 +2,18 @@
 
 import json
 import os
+import re
 import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from launching import SCRIPTS, launch, losses, passes, run_alone, traced
 
+import zerolab
 from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.recording.recording import Recording
 from zerolab.trace import _Told
@@ -162,6 +166,20 @@ def test_a_loop_is_recorded_within_a_block(tmp_path):
     done = run_alone(tmp_path, LOOP)
     assert done.stdout == "2\n", done.stderr  # it looks no longer than it has to
     assert Recording.load(tmp_path / "own.json").info.steps == 2
+
+
+@pytest.mark.parametrize("steps", [(4, 2), (0, 2), (2,), 2, "2:4", (2.0, 4)])
+def test_steps_that_are_no_pair_are_refused_in_a_sentence(steps, tmp_path):
+    sentence = f"steps are {steps!r}: give the first and the last to be recorded, from 1, as (2, 4)"
+    with pytest.raises(ValueError, match=re.escape(sentence)), zerolab.recording(tmp_path / "run.json", steps):
+        pass
+
+
+@pytest.mark.parametrize("steps", [[2, 4], np.array([2, 4]), (torch.tensor(2), np.int64(4))])
+def test_steps_may_be_any_two_whole_numbers(steps, tmp_path, capsys):
+    with zerolab.recording(tmp_path / "run.json", steps):
+        pass
+    assert "none of steps 2 to 4" in capsys.readouterr().err
 
 
 FORKS = """import multiprocessing, os, time
@@ -322,7 +340,7 @@ def test_the_parts_of_an_earlier_run_are_not_taken_for_those_of_this_one(tmp_pat
     traced(out, "wrapped.py", "ddp", "kill", 1, ranks=3)
     left = out.with_name("run.json.parts")
     assert sorted(path.name.split("-")[1] for path in left.glob("rank-*")) == ["0", "2"]
-    done = traced(out, "wrapped.py", "ddp", ranks=3)
+    done = traced(out, "wrapped.py", "ddp", ranks=2)  # fewer than before
     assert done.returncode == 0, done.stderr
-    assert len(Recording.load(out).ranks) == 3
+    assert len(Recording.load(out).ranks) == 2
     assert json.loads(out.read_text())["meta"]["steps"] == 3

@@ -9,6 +9,7 @@ that needs them, so `zerolab --help` does not wait for torch.
 import argparse
 import atexit
 import gc
+import io
 import os
 import signal
 import sys
@@ -31,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name in ("stdout", "stderr"):  # a service may have closed them, and the ranks' pipes would take their places
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  (until the end)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: lines of a script may hold any letters
     parsed = _parse(sys.argv[1:] if arguments is None else arguments)
     atexit.register(gc.freeze)  # else Python's end looks through torch's half a million objects, several times
     command: Command = parsed.command
@@ -83,7 +86,7 @@ def _parse(arguments: Sequence[str]) -> Arguments:
         parser.exit(2, f"zerolab: {unknown('command', arguments[0], commands)}\n")
     parsed, rest = parser.parse_known_args(arguments)
     if rest:  # argparse itself would print what `zerolab` takes, not the command
-        commands[arguments[0]].error(f"unrecognized arguments: {' '.join(rest)}")
+        commands.get(arguments[0], parser).error(f"unrecognized arguments: {' '.join(rest)}")
     return parsed
 
 

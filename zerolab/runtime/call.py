@@ -1,8 +1,10 @@
 """One call on the ranks, from the kernel's side: waits for results, shows prints, and finds out why if none come."""
 
 import contextlib
+import errno
 import os
 import pickle
+import resource
 import signal
 import sys
 import time
@@ -27,8 +29,19 @@ DRAIN = 0.2  # seconds at most to collect prints, after the last result and betw
 
 
 def start(choice: Choice) -> Ranks:
-    """Start ranks and wait until they have joined their process group. RankError if one of them cannot."""
-    ranks = Ranks(choice)
+    """Start ranks and wait until they have joined their process group.
+
+    RankError if one of them cannot, RuntimeError if this process may not open so many pipes.
+    """
+    try:
+        ranks = Ranks(choice)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        raise RuntimeError(
+            f"{choice.world_size} ranks need more files than the {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} that "
+            "this process may have open: ask for fewer ranks, or start Python where `ulimit -n` is higher"
+        ) from None
     try:
         Call(ranks, range(choice.world_size), Output(), START_LIMIT).finish()
     except BaseException:

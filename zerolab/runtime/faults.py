@@ -37,7 +37,7 @@ class RankError(RuntimeError):
         rank: the rank at fault; None if no single one is.
         pid: its process number.
         exception: name of the exception it raised, such as `ValueError`; None if it died.
-        signal: name of the signal that killed it, such as `SIGSEGV`; None if none did.
+        signal: name of the signal that killed it, such as `SIGSEGV`, or `signal 40`; None if none did.
         exitcode: what it passed to `os._exit`; None if it did not end that way.
         phase: `forward`, `backward` or `step` within a training step, else `running`; before and after the function:
             `joining`, `unpickling`, `pickling` (the result), `idle`.
@@ -178,7 +178,7 @@ def rank_error(
         what = f"raised {facts['exception']}" + (f": {message}" if message else "")
     else:
         code, (reason, crash) = cause.value, _own_reason(crash)
-        facts |= {"exitcode": code} if code is None or code >= 0 else {"signal": signal.Signals(-code).name}
+        facts |= {"exitcode": code} if code is None or code >= 0 else {"signal": _signal(-code)}
         facts["traceback"] = _readable(crash)
         what = reason or _death(code, native, standing.stage)
     facts["what"] = f"rank {cause.rank} (pid {pid}) {what}"
@@ -264,7 +264,12 @@ def ending_words(code: int | None) -> str:
     """How a process ended, in the few words that a table has room for."""
     if code is None:
         return "gone"
-    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+    return f"killed by {_signal(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def _signal(number: int) -> str:
+    """A signal's name, such as `SIGSEGV`; those of real time have only numbers."""
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
 
 
 def line_of_crash(crash: str) -> str:

@@ -45,7 +45,7 @@ class ForkLauncher:
         self._log = nameless_file(0)
         bound = threading.current_thread() is threading.main_thread()
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import server; "
+            f"import sys; sys.path[:] = {import_path()!r}; from zerolab.runtime import server; "
             f"server.main({inherited.fileno()}, {os.getpid()}, {bound})"
         )
         self._process = subprocess.Popen(
@@ -170,6 +170,11 @@ class ForkLauncher:
         return True
 
 
+def import_path() -> list[str]:
+    """The folders that this process imports from: Python passes over what is no text, such as a `Path`."""
+    return [str(folder) for folder in sys.path if isinstance(folder, str)]
+
+
 def _import_torch() -> None:
     # Whoever needs it imports it again, and hears there what is wrong.
     with contextlib.suppress(Exception):
@@ -207,7 +212,7 @@ class SpawnLauncher:
     def start(self, fds: Sequence[int]) -> int:
         """Start a rank that inherits these; its process number."""
         program = (
-            f"import sys; sys.path[:] = {sys.path!r}; from zerolab.runtime import handover, worker; "
+            f"import sys; sys.path[:] = {import_path()!r}; from zerolab.runtime import handover, worker; "
             f"worker.main(handover.Fds(*{list(fds)!r}))"
         )
         process = subprocess.Popen(

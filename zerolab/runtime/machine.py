@@ -12,11 +12,14 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TypedDict
 
+from zerolab.runtime import nvml
+
 CARD_FIELDS = ("index", "uuid", "name", "memory.total", "memory.free", "compute_mode", "mig.mode.current")
 MEBIBYTE = 2**20
 CGROUP = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")  # which control groups this process is in
 _LIMIT_FILES = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))  # v2, v1
+_QUOTA_FILES = (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us"))  # the same
 
 
 class Card(TypedDict):
@@ -80,15 +83,25 @@ def cards() -> list[Card]:
     chosen, found = os.environ.get("CUDA_VISIBLE_DEVICES"), all_cards()
     if chosen is None:  # empty means none, but unset means all
         return found
-    # As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names nothing.
+    # As CUDA reads the variable: numbers or beginnings of UUIDs, up to the first that names no card, or several; and
+    # none at all if one is named twice.
     visible: list[Card] = []
     for part in (part.strip() for part in chosen.split(",")):
         # A slice of a card is named MIG-...; here it stands for its card, which is then refused by name.
-        named = [card for card in found if _names(part, card)] or (found[:1] if part.startswith("MIG-") else [])
-        if not named:
+        is_slice = part.startswith("MIG-")
+        named = [_slice(part, found[0])] if is_slice and found else [card for card in found if _names(part, card)]
+        if len(named) != 1:
             break
-        visible += named[:1]
+        if named[0] in visible:
+            return []
+        visible += named
     return visible
+
+
+def _slice(uuid: str, card: Card) -> Card:
+    """A card with the memory of a slice of it; with its own where the driver does not tell."""
+    total, free = nvml.memory(uuid) or (card["memory_total"], card["memory_free"])
+    return {**card, "uuid": uuid, "memory_total": total, "memory_free": free}
 
 
 def all_cards() -> list[Card]:
@@ -150,7 +163,7 @@ def memory() -> tuple[int, int]:
 
 def _limits() -> Iterator[tuple[int, int]]:
     """Limit and use of this process's control group and of all above it, such as a container's."""
-    for folder in _groups():
+    for folder in _groups("memory"):
         for limit, used in _LIMIT_FILES:
             try:
                 allowed, taken = (folder / limit).read_text().strip(), int((folder / used).read_text())
@@ -161,15 +174,16 @@ def _limits() -> Iterator[tuple[int, int]]:
                 yield int(allowed), max(0, taken - reclaimable)
 
 
-def _groups() -> Iterator[Path]:
+def _groups(kind: str) -> Iterator[Path]:
+    """The folders of this process's control groups of a kind, and of all above them."""
     try:
         lines = MEMBERSHIP.read_text().splitlines()
     except OSError:
         return
     for line in lines:
         number, kinds, path = line.split(":", 2)
-        if number == "0" or "memory" in kinds.split(","):
-            home = CGROUP if number == "0" else CGROUP / "memory"
+        if number == "0" or kind in kinds.split(","):
+            home = CGROUP if number == "0" else CGROUP / kind
             own = home / path.lstrip("/")
             yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(home))
 
@@ -197,5 +211,16 @@ def process_fields(process: Path) -> list[str]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Cores that this process may use, within the tightest quota of its control groups."""
+    known = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min([known, *_quotas()]))
+
+
+def _quotas() -> Iterator[int]:
+    """Whole cores that this process's control group, and all above it, may keep busy."""
+    for folder in _groups("cpu"):
+        for names in _QUOTA_FILES:
+            with contextlib.suppress(OSError, ValueError):
+                time, period = " ".join((folder / name).read_text() for name in names).split()
+                if time.isdigit():  # neither `max` nor -1
+                    yield int(time) // int(period)

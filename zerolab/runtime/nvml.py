@@ -1,7 +1,7 @@
-"""How many bytes a process has on a card, according to NVIDIA's driver: the figure that `nvidia-smi` prints for it.
+"""How many bytes a process has on a card, according to NVIDIA's driver, as `nvidia-smi` prints; and a slice's memory.
 
 Asked of the driver's own library, because `nvidia-smi` takes a tenth of a second and this is asked for in each step.
-Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3 and nvmlProcessInfo_t.
+Source: NVML API reference, nvmlDeviceGetComputeRunningProcesses_v3 and nvmlProcessInfo_t, nvmlDeviceGetMemoryInfo.
 """
 
 import ctypes
@@ -27,16 +27,28 @@ def process_bytes(uuid: str, pid: int) -> int | None:
 
     In a container it lists processes under the host's numbers, or none; then the process is not found.
     """
-    driver = library()
+    driver, card = _opened(uuid)
     if driver is None:
-        return None
-    card = ctypes.c_void_p()
-    if driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(card)) != _SUCCESS:
         return None
     count, found = ctypes.c_uint(MOST_PROCESSES), (_Process * MOST_PROCESSES)()
     if driver.nvmlDeviceGetComputeRunningProcesses_v3(card, ctypes.byref(count), found) != _SUCCESS:
         return None
     return next((each.used for each in found[: count.value] if each.pid == pid and each.used != _UNKNOWN), None)
+
+
+def memory(uuid: str) -> tuple[int, int] | None:
+    """Total and free bytes of a card or of a slice of one (`MIG-...`); None where the driver does not tell."""
+    driver, card = _opened(uuid)
+    found = (ctypes.c_ulonglong * 3)()  # nvmlMemory_t: total, free, used
+    if driver is None or driver.nvmlDeviceGetMemoryInfo(card, found) != _SUCCESS:
+        return None
+    return found[0], found[1]
+
+
+def _opened(uuid: str) -> tuple[ctypes.CDLL | None, ctypes.c_void_p]:
+    driver, card = library(), ctypes.c_void_p()
+    is_there = driver is not None and driver.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(card)) == _SUCCESS
+    return driver if is_there else None, card
 
 
 @cache

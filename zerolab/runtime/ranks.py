@@ -4,7 +4,6 @@ import contextlib
 import os
 import pickle
 import selectors
-import sys
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from zerolab.runtime import board, machine
 from zerolab.runtime.devices import Choice
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible
-from zerolab.runtime.launch import Ending, launcher, nameless_file
+from zerolab.runtime.launch import Ending, import_path, launcher, nameless_file
 
 RECORDING_LIMIT = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
 KILL_LIMIT = 2.0  # seconds that `kill` waits for killed ranks to disappear
@@ -68,7 +67,7 @@ class Ranks:
                 self.members.append(member)
                 for pipe in ("commands", "lifeline", "output"):
                     self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
-                surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), list(sys.path), machine.cores()
+                surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), import_path(), machine.cores()
                 member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
         except BaseException:
             self.kill()

@@ -70,14 +70,18 @@ class Reader:
         return Request(members, numel, itemsize, _peer(given, group), number)
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Raises ValueError for a message to nobody, or from a GPU's memory: gloo checks neither."""
+        """Raises ValueError for a message to nobody, to this rank itself, or from a GPU's memory: gloo checks none."""
         given = self._given(args, kwargs)
-        for peer in map(given.get, _PEERS):  # out of bounds, it crashes, or waits where nothing can see it
+        peers = [given.get(peer) for peer in _PEERS]
+        for peer in peers:  # out of bounds, it crashes, or waits where nothing can see it
             if isinstance(peer, int) and not 0 <= peer < dist.get_world_size():
                 raise ValueError(f"{name} names rank {peer}, and there are ranks 0 to {dist.get_world_size() - 1} only")
-        messages = [(given.get("tensor"), given.get("group"))]
-        messages += [(each.tensor, each.group) for each in given.get("p2p_op_list") or []]
-        for tensor, group in messages:
+        messages = [(given.get("tensor"), given.get("group"), peers)]
+        messages += [(each.tensor, each.group, [each.peer]) for each in given.get("p2p_op_list") or []]
+        for tensor, group, peers in messages:
+            own = dist.get_rank()
+            if name in POINT_TO_POINT and own in peers and dist.get_backend(group) == "gloo":
+                raise ValueError(f"{name} names rank {own}, which is this rank itself: nothing needs to be sent")
             if isinstance(tensor, torch.Tensor) and tensor.device.type != "cpu" and dist.get_backend(group) == "gloo":
                 raise ValueError(
                     f"{name} is given a tensor on {tensor.device}, and the ranks talk over gloo, which sends from main "

@@ -4,6 +4,7 @@ Its end is not quite Python's own: see `gloo_at_rest`.
 """
 
 import argparse
+import builtins
 import gc
 import importlib.util
 import runpy
@@ -45,6 +46,7 @@ def run(options: argparse.Namespace) -> None:
     gc.freeze()  # torch's half a million objects, which no collection needs to look through from here on
     sys.argv = [options.script, *options.arguments]
     main = ModuleType("__main__")
+    vars(main)["__builtins__"] = builtins  # the module itself: Python gives others its dictionary
     with gloo_at_rest():
         if options.module:
             spec, code = _module(options.script)

@@ -8,6 +8,7 @@ import functools
 import io
 import pickle
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import cloudpickle
@@ -98,7 +99,10 @@ class _Buffer(io.BytesIO):
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carries no types
-    """cloudpickle, except that a tensor travels as its own elements and not as the whole storage it is a view of."""
+    """cloudpickle, except that a tensor travels as its own elements and not as the whole storage it is a view of.
+
+    And a function keeps the name of its file, by which its lines are found: from 3.1.3 on cloudpickle drops it.
+    """
 
     def __init__(self, buffer: _Buffer, *, is_call: bool) -> None:
         super().__init__(buffer, protocol=pickle.HIGHEST_PROTOCOL)
@@ -114,6 +118,8 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         # numpy copies an array before it is written, and one that is broadcast is far larger than the memory it takes.
         if type(obj) is np.ndarray and not obj.dtype.hasobject and not self._buffer.wants(obj.nbytes):
             return bytes, ()
+        if type(obj) is CodeType:
+            return _from_file, (obj.co_filename, *self.dispatch_table[CodeType](obj))
         way = byvalue.reduced(obj, pickle.HIGHEST_PROTOCOL, is_call=self._is_call)
         return super().reducer_override(obj) if way is NotImplemented else way
 
@@ -126,6 +132,10 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         elements = _elements(tensor) if wanted else (b"", tensor.dtype, (0,))
         # Its attributes are sent, too, such as a mark that an optimizer looks for.
         return _rebuild, (*elements, parameter, grad), tensor.__dict__ or None, None, None, _set_attributes
+
+
+def _from_file(filename: str, make: Callable[..., CodeType], arguments: tuple[Any, ...]) -> CodeType:
+    return make(*arguments).replace(co_filename=filename)
 
 
 def _has_plain_elements(tensor: torch.Tensor) -> bool:

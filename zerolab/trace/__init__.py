@@ -9,6 +9,7 @@ Steps outside of these are not watched. Ranks that are ended leave what they hav
 as the unit of a bucket that holds gradients of several, is left out, never guessed.
 """
 
+import operator
 import os
 import sys
 import threading
@@ -20,9 +21,11 @@ from typing import Any
 from zerolab import files
 from zerolab.difference.prints import folder_of
 from zerolab.recording.events import RankRecording, count
+from zerolab.recording.info import Membership, membership
 from zerolab.trace.ending import leaving
 from zerolab.trace.parts import Parts
 from zerolab.trace.window import Window
+from zerolab.why.rank import launched
 
 PATIENCE = 60.0  # seconds that rank 0 waits for the others' parts
 MANY = 20_000  # events: to write more takes longer than a third of a second, and the training goes on meanwhile
@@ -55,14 +58,17 @@ def recording(
             `zerolab diff` compares those of two runs.
 
     Raises:
-        ValueError: `steps` that begin before 1 or end before they begin, or a file that cannot be written.
+        ValueError: `steps` that are no pair, begin before 1 or end before they begin; a file that cannot be written.
     """
-    first, last = steps
+    try:
+        first, last = map(operator.index, steps)  # NumPy's whole numbers are such, too
+    except (TypeError, ValueError):
+        first, last = 0, 0
     if not 1 <= first <= last:
-        raise ValueError(f"steps are {first} to {last}: give the first and the last to be recorded, from 1, as (2, 4)")
+        raise ValueError(f"steps are {steps!r}: give the first and the last to be recorded, from 1, as (2, 4)")
     files.check_place(out)
-    rank, parts = int(os.environ.get("RANK", "0")), Parts(Path(out))
-    parts.forget(rank)
+    at, parts = membership(Membership(*launched(os.environ)[:2])), Parts(Path(out))
+    parts.forget(at)
     told = _Told(parts, first, last, fingerprints=fingerprints)
     window = Window(first, last, told.finished, times_only=times_only)
     prints: AbstractContextManager[Any] = nullcontext()
@@ -77,7 +83,7 @@ def recording(
         except OSError as error:
             print(f"zerolab: fingerprints of an earlier run stay beside this one's recording: {error}", file=sys.stderr)
     with leaving(lambda: told.interrupted(window.so_far())), ExitStack() as ending:
-        ending.callback(lambda: told.ended(rank, window.steps))
+        ending.callback(lambda: told.ended(at.rank, window.steps))
         ending.enter_context(prints)
         ending.enter_context(window)
         # It ends first: after an error the window waits for others, and may be ended meanwhile.

@@ -18,6 +18,7 @@ from pathlib import Path
 from zerolab import files
 from zerolab.recording import clocks, jsonfile
 from zerolab.recording.events import RankRecording, RunInfo
+from zerolab.recording.info import Membership
 from zerolab.recording.recording import Recording
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -32,10 +33,12 @@ class Parts:
         self.given, self.out = out, out.absolute()  # a script may change its working directory
         self.folder = self.out.with_name(f"{out.name}.parts")
 
-    def forget(self, rank: int) -> None:
-        """Removes what this rank left in an earlier run."""
-        for older in (*self.folder.glob(f"rank-{rank}-*.json"), self.folder / MERGED):
-            older.unlink(missing_ok=True)
+    def forget(self, at: Membership) -> None:
+        """Removes what this rank left in an earlier run; rank 0 also what that one's further ranks left."""
+        for older in self.folder.glob("rank-*.json"):
+            if _rank(older) == at.rank or (at.rank == 0 and _rank(older) >= at.world_size):
+                older.unlink(missing_ok=True)
+        (self.folder / MERGED).unlink(missing_ok=True)
 
     def write(self, recording: RankRecording, first_step: int) -> None:
         """Writes one rank's part. Raises OSError or ValueError where that is not possible."""
@@ -46,7 +49,7 @@ class Parts:
 
     def ranks(self) -> list[int]:
         """The ranks of which there is a part."""
-        return [int(path.stem.split("-")[1]) for path in self.folder.glob("rank-*.json")]
+        return [_rank(path) for path in self.folder.glob("rank-*.json")]
 
     def wait(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""
@@ -73,6 +76,10 @@ class Parts:
                 else:
                     files.write_text(done, names)
             return merged
+
+
+def _rank(part: Path) -> int:
+    return int(part.stem.split("-")[1])
 
 
 @contextmanager

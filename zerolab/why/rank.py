@@ -21,6 +21,7 @@ from typing import Any
 from zerolab.runtime import counter, report, stack
 from zerolab.runtime.board import Position
 from zerolab.why.notes import NAME, Notes
+from zerolab.why.verdict import FINISHED
 from zerolab.why.watch import HANG, Options, born
 
 SAYS = 0.25  # seconds from one look at the main thread to the next
@@ -181,7 +182,7 @@ def _called(lines: list[stack.Line]) -> str:
 
 def _ending(error: BaseException | None) -> dict[str, Any]:
     if error is None:
-        return {"ended": "finished"}
+        return {"ended": FINISHED}
     phase, where = stack.describe_error(error.__traceback__)
     said = {"phase": phase, "where": where[:_LONGEST]}
     if isinstance(error, SystemExit):

@@ -12,6 +12,8 @@ from zerolab.runtime.mismatch import Calls, Finding, findings, named
 
 ELSEWHERE = "on another node"
 """The state of a rank of which this node knows nothing."""
+FINISHED, GONE = "finished", "gone"
+"""The states of a rank whose script came to its end, and of one that ended without a word."""
 INIT = "init_process_group"
 
 
@@ -55,7 +57,8 @@ def of_hang(
 def of_end(cause: int, how: str, standings: Sequence[Standing], calls: Calls) -> Verdict:
     """What the end of a rank did to the others; `how` it ended, the first that did."""
     found, standing = findings(standings, calls), standings[cause]
-    end = f"rank {cause} {how}" + (f", at {standing.where}" if standing.where else "")
+    at = "last seen at" if standing.state in (FINISHED, GONE) else "at"  # nothing tells the line of such an end
+    end = f"rank {cause} {how}" + (f", {at} {standing.where}" if standing.where else "")
     if standing.position.state == DONE or not found:
         own = [finding.text for finding in found if cause in finding.ranks]
         return _verdict((cause,), standings, [end, *own])

@@ -23,7 +23,7 @@ from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
 from zerolab.why.nodes import Nodes
 from zerolab.why.notes import Notes, in_folder
-from zerolab.why.verdict import ELSEWHERE, INIT, Verdict
+from zerolab.why.verdict import ELSEWHERE, GONE, INIT, Verdict
 
 HANG = "hang.json"
 TICK = 0.2  # seconds between two looks at all ranks
@@ -118,7 +118,7 @@ class _Rank:
                 where = f"{where or 'no line of the script'} (in {called})"
         state = STOPPED if is_stopped(self.pid) else "running"
         if self.ending is not None:
-            state = "lost a peer" if self.ending.blames_a_peer else str(self.said.get("ended", "gone")).split(":")[0]
+            state = "lost a peer" if self.ending.blames_a_peer else str(self.said.get("ended", GONE)).split(":")[0]
         return Standing(rank, state, position, phase, where)
 
 
