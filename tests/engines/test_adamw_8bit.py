@@ -87,6 +87,15 @@ def test_a_gradient_that_leaves_no_scale_is_refused_with_the_remedy(value):
         updated(AdamW8bit, [gradient])
 
 
+def test_steps_are_counted_in_fp32_whatever_the_default_dtype():
+    torch.set_default_dtype(torch.bfloat16)  # in which 256 and one is 256
+    try:
+        _, optimizer = updated(AdamW8bit, [torch.ones(2)] * 300)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert [float(entries["step"]) for entries in optimizer.state.values()] == [300.0]
+
+
 def test_a_complex_parameter_is_refused():
     with pytest.raises(ValueError, match="a parameter is complex, and moments in 8 bits are real: use AdamW"):
         AdamW8bit([nn.Parameter(torch.zeros(2, dtype=torch.complex64))])
@@ -239,6 +248,19 @@ def test_it_is_adamws_own_and_loads_there_and_back(clusters, recorded):
     in_fp32 = clusters(2).run(loaded, "zero2", states, torch.optim.AdamW)[0]
     assert equal(in_fp32, states)
     assert equal(clusters(2).run(loaded, "zero3", in_fp32)[0], states)
+
+
+@pytest.mark.parametrize("stage", ["zero3", "muon-owners"])
+def test_a_state_from_before_the_first_step_makes_it_forget_its_moments(clusters, stage):
+    def begun_again():
+        engine = ENGINES[stage](models.build("gpt-tiny"), AdamW8bit, lr=1e-3)
+        at_first = engine.optimizer_state_dict()
+        for batch in models.batches("gpt-tiny", 2, dist.get_rank(), 2):
+            engine.training_step(*batch, models.loss)
+        engine.load_optimizer_state_dict(at_first)
+        return [name for name, entries in engine.optimizer_state_dict()["state"].items() if entries]
+
+    assert clusters(2).run(begun_again) == [[], []]
 
 
 def beside_muon(states=None):

@@ -195,10 +195,17 @@ def sharing_memory():
     return model
 
 
+def buffer_that_is_a_parameter():
+    model = nn.Linear(3, 3)
+    model.register_buffer("again", model.weight.detach(), persistent=False)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "sentence"),
     [
         (sharing_memory, "'blocks.1.up.weight' and 'blocks.0.up.weight' share memory but are two parameters"),
+        (buffer_that_is_a_parameter, "the buffer 'again' and 'weight' share memory, which the engine would part"),
         (lambda: nn.LazyLinear(3), "'weight' has no shape yet"),
         (lambda: nn.Linear(3, 3, device="meta"), "'weight' is on the meta device"),
         (lambda: [nn.Linear(3, 3)], "pass a torch.nn.Module"),
@@ -208,6 +215,26 @@ def test_a_model_that_cannot_be_laid_out_is_refused(clusters, model, sentence):
     with pytest.raises(RankError) as caught:
         clusters(1).run(lambda: ENGINES["ddp"](model(), torch.optim.SGD))
     assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int16, torch.uint16, torch.bool])
+def test_frozen_codes_of_any_dtype_are_taken(clusters, dtype):
+    """gloo does not know all of them by name."""
+
+    def codes():
+        import torch.distributed as dist
+
+        model = Stack()
+        values = torch.arange(5).add(dist.get_rank()).to(dtype)
+        model.blocks[1].codes = nn.Parameter(values, requires_grad=False)
+        return model
+
+    def trained(engine, _rank):
+        step(engine, 0)
+        return engine.state_dict()["blocks.1.codes"].float().tolist()
+
+    expected = torch.arange(5).to(dtype).float().tolist()  # rank 0's
+    assert clusters(2).run(on_every_stage, trained, model=codes) == [dict.fromkeys(STAGES, expected)] * 2
 
 
 def test_batch_normalisation_in_bf16_is_refused_by_name(clusters):

@@ -1,17 +1,24 @@
 """Shift-Tab on any engine shows every argument with its default and its meaning."""
 
+from importlib.util import find_spec
 from inspect import Parameter, signature
 
 import pytest
-from IPython.core.oinspect import Inspector
 
 from zerolab.engines import ENGINES, Engine
 
-inspector = Inspector(theme_name="nocolor")
+
+@pytest.fixture(scope="module")
+def inspector(require):
+    """What answers Shift-Tab in a notebook, which a box of GPUs may not have."""
+    require(find_spec("IPython"), "IPython", "pip install 'zerolab[lab]'")
+    from IPython.core.oinspect import Inspector
+
+    return Inspector(theme_name="nocolor")
 
 
 @pytest.mark.parametrize("stage", ENGINES)
-def test_every_argument_is_in_the_signature_with_its_default_and_in_the_docstring_with_its_meaning(stage):
+def test_every_argument_is_in_the_signature_with_its_default_and_in_the_docstring_with_its_meaning(stage, inspector):
     taken = signature(ENGINES[stage]).parameters
     assert list(taken)[:2] == ["model", "optimizer_cls"]
     for name, parameter in list(taken.items())[2:]:

@@ -142,6 +142,21 @@ def test_an_engine_made_from_a_file_is_that_of_the_whole_model_bit_for_bit(clust
     assert clusters(world_size).run(all_differences, paths) == [[]] * world_size
 
 
+@pytest.mark.parametrize("engine", [Zero2, Zero3, Zero3In8Bits])
+def test_an_evaluation_before_the_first_step_changes_nothing_also_in_inference_mode(clusters, paths, engine):
+    def trained_after(evaluates):
+        born = engine(from_file(on_meta("mlp-odd"), paths["mlp-odd"]), torch.optim.AdamW, lr=1e-2)
+        if evaluates:
+            with torch.inference_mode():
+                born.model(torch.ones(ROWS, WIDTH))
+        return trained(born, "mlp-odd")
+
+    pairs = zip(clusters(2).run(trained_after, True), clusters(2).run(trained_after, False), strict=True)
+    for evaluated, never in pairs:
+        assert evaluated[1] == never[1]
+        assert all(torch.equal(evaluated[2][key], value) for key, value in never[2].items())
+
+
 def bytes_read(path, engine_class, name):
     """What this rank reads of parameters while an engine is made."""
     taken, read = [], Weights.read

@@ -9,8 +9,9 @@ from awkward import batch, distance, loss_fn, make, shard_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from zerolab import RankError
+from zerolab import RankError, theory
 from zerolab.engines import ENGINES
+from zerolab.engines.partition import partition
 from zerolab.theory import STAGES
 
 
@@ -137,3 +138,68 @@ def test_a_checkpoint_of_other_trained_parameters_is_refused(clusters):
 
     with pytest.raises(RankError, match=r"'norm\.bias' is trained in only one of engine and state"):
         clusters(1).run(load_other)
+
+
+@pytest.mark.parametrize("place", ["no/such/folder/run", "full", "crowded"])
+def test_a_save_that_one_rank_cannot_write_fails_on_all_and_the_training_goes_on(clusters, tmp_path, place):
+    def going_on():
+        from zerolab.engines import checkpoint
+
+        def fails(*_):
+            raise OSError(28, "No space left on device", "run") if place == "full" else MemoryError
+
+        checkpoint.save_file, kept = checkpoint.save_file if "/" in place else fails, checkpoint.save_file
+        engine = ENGINES["zero3"](make(), torch.optim.AdamW, lr=0.01)
+        try:
+            with pytest.raises(ValueError) as caught:
+                engine.save(tmp_path / place)
+        finally:
+            checkpoint.save_file = kept
+        engine.training_step(*batch(0), loss_fn)
+        engine.save(tmp_path / "run")
+        return str(caught.value), (tmp_path / "run").exists()
+
+    sentences = {"full": "No space left on device", "crowded": "MemoryError"}  # which Python gives without a word
+    for said, exists in clusters(2).run(going_on):
+        assert sentences.get(place, "its folder does not exist") in said
+        assert exists
+
+
+@pytest.mark.parametrize("stage", ["zero1", "fsdp2"])
+def test_a_learning_rate_that_is_a_tensor_is_saved_and_stays_one(clusters, tmp_path, stage):
+    def resumed():
+        engine, other = (ENGINES[stage](make(), torch.optim.AdamW, lr=torch.tensor(lr)) for lr in (0.25, 0.5))
+        torch.optim.lr_scheduler.StepLR(engine.optimizer, 1)  # notes the first rate beside it
+        engine.training_step(*batch(0), loss_fn)
+        engine.save(tmp_path / "run")
+        other.load(tmp_path / "run")
+        return [other.optimizer.param_groups[0][name] for name in ("lr", "initial_lr")]
+
+    for lr, initial in clusters(2).run(resumed):
+        assert isinstance(lr, torch.Tensor)
+        assert lr == initial == 0.25
+
+
+@pytest.mark.parametrize("stage", ["ddp", "zero2"])
+def test_after_a_load_measured_state_is_the_formulas_and_its_terms_also_of_what_no_step_uses_any_more(clusters, stage):
+    class Branches(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = torch.nn.Linear(9, 7, bias=False), torch.nn.Linear(5, 8, bias=False)
+
+        def forward(self, inputs, both):
+            return self.first(inputs).sum() + (self.second(inputs[:, :5]).sum() if both else 0)
+
+    def resumed(state):
+        engine = ENGINES[stage](Branches(), torch.optim.AdamW, lr=0.01)
+        if state:
+            engine.load_optimizer_state_dict(state)
+        for _ in range(2):
+            engine.backward(engine.model(torch.ones(2, 9), both=not state))
+            engine.step()
+        return engine.optimizer_state_dict()
+
+    recording = clusters(2).record(resumed, clusters(2).run(resumed, None)[0])
+    for rank in recording.ranks:
+        terms = theory.terms(stage, partition(Branches(), 2), 2, **rank.info.for_terms)
+        assert sum(rank.state.values()) == sum(rank.info.formula.values()) + sum(terms.values())

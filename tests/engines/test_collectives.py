@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
+import warm
 
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 
@@ -55,6 +56,20 @@ def test_all_reduce_adds_up_everything_on_every_rank(clusters, world_size):
 
     expected = sum(_flat(rank, world_size, 5) for rank in range(world_size))
     assert all(torch.equal(flat, expected) for flat in clusters(world_size).run(_with_rank(work)))
+
+
+@pytest.mark.parametrize("numel", [1, 4, 5])
+def test_a_flat_that_ranks_do_not_divide_has_parts_that_differ_by_an_element(clusters, numel):
+    def work(rank):
+        summed, gathered = (torch.arange(numel) + 10.0 * rank for _ in range(2))
+        all_reduce(summed).wait()
+        all_gather(gathered).wait()
+        return summed, gathered
+
+    own = {1: [0], 4: [0, 1, 12, 23], 5: [0, 1, 12, 13, 24]}[numel]
+    for summed, gathered in clusters(3).run(_with_rank(work)):
+        assert summed.tolist() == [3 * index + 30 for index in range(numel)]
+        assert gathered.tolist() == own
 
 
 def test_all_ranks_agree_to_the_last_bit_because_the_order_of_addition_is_fixed(clusters):
@@ -147,3 +162,29 @@ def _with_rank(work):
         return work(dist.get_rank())
 
     return run
+
+
+UNNAMED = """
+import sys
+import torch
+import torch.distributed as dist
+from zerolab.engines.collectives import granule, has_streams, reduce_scatter
+
+dist.init_process_group(*sys.argv[1:])
+flat = torch.ones(8)
+exchange = reduce_scatter(flat)
+messages = len(exchange._works)
+exchange.wait()
+if dist.get_rank() == 0:
+    print(has_streams(flat.device), granule(torch.nn.Linear(3, 3)), messages, flat[:4].tolist())
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("named", [["gloo"], [], ["cpu:gloo"]])
+def test_a_group_that_is_made_without_a_backends_name_sends_from_the_cpu_as_gloo_does(named, tmp_path):
+    (tmp_path / "unnamed.py").write_text(UNNAMED)
+    done = warm.launch([tmp_path / "unnamed.py", *named])
+    # One message to the other rank and one from it; gloo's own would be one call, that sends twice as much.
+    assert done.stdout == "False 1 2 [2.0, 2.0, 2.0, 2.0]\n", done.stdout + done.stderr

@@ -13,10 +13,19 @@ import pytest
 import torch
 from torch import nn
 
+from zerolab import Cluster
+
 UNITS, RANKS = 6, 2
 PICTURE = Path(__file__).parents[2] / "docs" / "three-ways.svg"
 # What a step passes without turning: each does one thing that its name says, or nothing where its option is off.
 BESIDE = {"checks", "graph", "offload", "partition", "scaling", "taken", "usage"}
+
+
+@pytest.fixture(scope="module")
+def ranks():
+    """Some on which nothing was recorded: the recorder's kernel stays where it was, and passes on what it gets."""
+    with Cluster(RANKS) as cluster:
+        yield cluster
 
 
 def calls_of_a_step(stage, others=0):
@@ -56,20 +65,20 @@ def calls_of_a_step(stage, others=0):
 
 
 @pytest.mark.parametrize(("stage", "most"), [("ddp", 1_500), ("zero1", 1_500), ("zero2", 1_500), ("zero3", 2_700)])
-def test_a_step_takes_few_calls_of_our_own_functions(clusters, stage, most):
-    counted = clusters(RANKS).run(calls_of_a_step, stage)
+def test_a_step_takes_few_calls_of_our_own_functions(ranks, stage, most):
+    counted = ranks.run(calls_of_a_step, stage)
     counts = [len(calls) for calls in counted]
     assert all(most / 3 < count <= most for count in counts), counts
 
 
 @pytest.mark.parametrize("stage", ["zero1", "zero3"])
-def test_engines_that_are_still_alive_cost_the_step_of_another_one_nothing(clusters, stage):
-    alone, among_others = (clusters(RANKS).run(calls_of_a_step, stage, others) for others in (0, 4))
+def test_engines_that_are_still_alive_cost_the_step_of_another_one_nothing(ranks, stage):
+    alone, among_others = (ranks.run(calls_of_a_step, stage, others) for others in (0, 4))
     assert [len(calls) for calls in among_others] == [len(calls) for calls in alone]
 
 
-def test_a_step_passes_through_the_files_of_the_picture_in_the_docs_and_few_beside_them(clusters):
+def test_a_step_passes_through_the_files_of_the_picture_in_the_docs_and_few_beside_them(ranks):
     way = PICTURE.read_text().partition("A collective")[0]
     pictured = set(re.findall(r"(\w+)\.py", way))
-    called = {Path(filename) for filename in clusters(RANKS).run(calls_of_a_step, "zero3")[0]}
+    called = {Path(filename) for filename in ranks.run(calls_of_a_step, "zero3")[0]}
     assert {path.stem for path in called if path.parent.name == "engines"} == pictured | BESIDE

@@ -150,6 +150,26 @@ def test_zero1_as_an_optimizer_updates_a_list_of_parameters_as_the_whole_optimiz
         assert held <= whole[1] // 2 + 4  # padding
 
 
+def test_zero1_as_an_optimizer_has_the_settings_that_schedules_ask_for_and_takes_sparse_gradients(clusters):
+    def training(sharded):
+        from zerolab.engines.zero1_optimizer import Zero1Optimizer
+
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(7, 3, sparse=sharded), nn.Linear(3, 2))
+        make_one = (lambda *given: Zero1Optimizer(given[0], torch.optim.AdamW)) if sharded else torch.optim.AdamW
+        optimizer = make_one(model.parameters())
+        schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=4)
+        for number in range(3):
+            optimizer.zero_grad()
+            model(torch.tensor([number, 2 * number])).square().sum().backward()
+            optimizer.step()
+            schedule.step()
+        return model.state_dict()
+
+    whole = clusters(2).run(training, False)[0]
+    assert all(distance(state, whole) <= 1e-6 for state in clusters(2).run(training, True))
+
+
 def test_accumulating_between_backward_and_step_is_refused_at_once_and_the_gradients_stay(clusters):
     def too_late(engine, _rank):
         engine.backward(loss_of(engine.model(my_rows(0))))

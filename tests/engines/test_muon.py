@@ -344,6 +344,18 @@ def test_both_optimizers_have_one_state_and_follow_one_schedule():
     assert both.name == "Muon and AdamW"
 
 
+def test_both_optimizers_go_on_by_the_settings_that_were_loaded_into_them_together():
+    matrix, bias = nn.Parameter(torch.ones(2, 2)), nn.Parameter(torch.ones(2))
+    both = Together([torch.optim.Muon([matrix], lr=1.0), torch.optim.AdamW([bias], lr=0.1)])
+    both.load_state_dict(both.state_dict())
+    for group in both.param_groups:
+        group["lr"] = 0.0
+    matrix.grad, bias.grad = torch.eye(2), torch.ones(2)
+    both.step()
+    assert torch.equal(matrix, torch.ones(2, 2))
+    assert torch.equal(bias, torch.ones(2))
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_model_of_matrices_alone_trains(clusters, stage):
     def train(stage):

@@ -315,6 +315,18 @@ def lists_as_blocks():
     return nn.ModuleList(nn.ModuleList([nn.Linear(4, 4), nn.LayerNorm(4)]) for _ in range(2))
 
 
+def tied_across_units():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[1].weight = model[0].weight
+    return model
+
+
+def tied_with_the_root():
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)]), "head": nn.Linear(4, 4)})
+    model["head"].weight = model["blocks"][0].weight
+    return model
+
+
 def with_a_parameter(tensor):
     model = nn.Sequential(nn.Linear(4, 4))
     model.register_parameter("odd", nn.Parameter(tensor))
@@ -327,6 +339,8 @@ def with_a_parameter(tensor):
         (["fsdp1", "fsdp2", "hsdp"], lists_as_blocks, "cannot gather '0', a ModuleList without forward: name what"),
         (["fsdp1", "fsdp2"], lambda: with_a_parameter(torch.tensor(1.0)), "cannot take 'odd', which has no dimension"),
         (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot take 'odd', which is not contiguous"),
+        (["fsdp1", "fsdp2", "hsdp"], tied_across_units, "cannot keep '1.weight' tied, which '0' and '1' both use"),
+        (["fsdp1", "fsdp2"], tied_with_the_root, "cannot keep 'head.weight' tied, which 'blocks.0' and 'root' both"),
         (
             ["torch-zero1"],
             lambda: with_a_parameter(torch.ones(2).double()),

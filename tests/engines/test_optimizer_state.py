@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+import torch.distributed as dist
 from awkward import batch, distance, loss_fn, make, shard_of
 
 from zerolab import RankError
@@ -113,6 +114,20 @@ def test_a_saved_run_goes_on_on_other_numbers_of_ranks_and_in_our_own_engines(cl
         for mine, _ in clusters(few).run(train, stage, range(2, 4), resume=resumed):
             assert distance(mine, ends) <= 1e-5
     assert distance(ends, weights) > 1e-3
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "zero3"])
+def test_steps_are_counted_by_a_rank_that_has_elements_of_the_parameter(clusters, stage):
+    """Adagrad begins to count before the first step, under FSDP1 also where a rank has nothing of a parameter."""
+
+    def counted():
+        engine = build(stage, torch.optim.Adagrad, lr=0.01)
+        for number in range(2):
+            engine.training_step(*(shard_of(tensor, dist.get_rank(), 3) for tensor in batch(number)), loss_fn)
+        return {name: float(entries["step"]) for name, entries in engine.optimizer_state_dict()["state"].items()}
+
+    for steps in clusters(3).run(counted):
+        assert {name for name, count in steps.items() if count != 2} <= {"unused"}  # of which FSDP1 brings zeros
 
 
 @pytest.mark.parametrize("stage", STAGES)

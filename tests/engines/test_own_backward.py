@@ -296,6 +296,22 @@ def test_a_gradient_that_is_only_asked_for_is_no_backward(clusters):
     assert_as_three_plain_steps(clusters(2).run(on_every_stage, asking))
 
 
+def test_a_backward_for_some_parameters_alone_leaves_the_others_alone(clusters):
+    def some(engine, _rank):
+        for number in range(3):
+            loss_of(engine.model(my_rows(number))).backward(inputs=list(engine.model.blocks[1].parameters()))
+            engine.step()
+        return engine.state_dict()
+
+    model = make("plain")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        loss_of(model(batch(number))).backward(inputs=list(model.blocks[1].parameters()))
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_all_close(clusters(2).run(on_every_stage, some), model.state_dict())
+
+
 def test_hooks_on_finished_gradients_are_called_before_the_engine_takes_them_from_the_first_backward_on(clusters):
     def build():
         torch.manual_seed(0)

@@ -1,5 +1,6 @@
 """What would give wrong numbers is refused, with a sentence."""
 
+import math
 from functools import partial
 
 import pytest
@@ -22,6 +23,31 @@ class LayerWise(torch.optim.Optimizer):
             for group in self.param_groups:
                 for parameter in group["params"]:
                     parameter.sub_(group["lr"] * parameter.norm() * parameter.grad)
+
+
+class Clipping(torch.optim.Optimizer):
+    """Clips by the norm of all gradients within its step, as some do: on shards each rank would have another norm."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    def step(self):
+        parameters = [parameter for group in self.param_groups for parameter in group["params"]]
+        norm = torch.stack([parameter.grad.norm() for parameter in parameters]).norm()
+        with torch.no_grad():
+            for parameter in parameters:
+                parameter.sub_(self.param_groups[0]["lr"] * parameter.grad / norm)
+
+
+class Passing(torch.optim.AdamW):
+    """Passes its keywords on without naming them."""
+
+    def __init__(self, params, **keywords):
+        super().__init__(params, **keywords)
+
+
+ELEMENT_WISE = [getattr(torch.optim, name) for name in ("Adadelta", "Adagrad", "Adam", "Adamax", "ASGD", "NAdam")]
+ELEMENT_WISE += [getattr(torch.optim, name) for name in ("RAdam", "RMSprop", "Rprop", "SGD")]
 
 
 def _sentence(clusters, work, world_size=1):
@@ -88,9 +114,21 @@ def test_ranks_whose_losses_need_different_units_are_refused_by_zero3(clusters, 
 
 
 def test_an_optimizer_that_is_not_element_wise_is_found_by_trying_it(clusters):
-    assert "LayerWise updates a matrix differently from its rows" in _sentence(
-        clusters, lambda: _engine(optimizer_cls=LayerWise)
-    )
+    for optimizer_cls, lr in ((LayerWise, 0.1), (LayerWise, 1e-6), (LayerWise, 0.0), (Clipping, 0.1)):
+        assert f"{optimizer_cls.__name__} updates a matrix differently from its rows" in _sentence(
+            clusters, partial(_engine, optimizer_cls=optimizer_cls, lr=lr)
+        )
+
+
+@pytest.mark.parametrize("kind", [*ELEMENT_WISE, Passing])
+def test_an_element_wise_optimizer_passes_that_trial_at_any_learning_rate(clusters, kind):
+    def trained(kind):
+        thin = [(lambda _name, parameter: parameter.ndim < 2, {"lr": 0.0})]
+        for lr in (0.0, 1e-7, 0.1, 100.0):
+            _engine(optimizer_cls=kind, lr=lr, param_groups=thin)
+        return kind.__name__
+
+    assert clusters(1).run(trained, kind) == [kind.__name__]
 
 
 def _call(action):
@@ -148,6 +186,19 @@ def _accumulate_and(action):
 )
 def test_wrong_use_is_refused_with_a_sentence(clusters, work, sentence):
     assert sentence in _sentence(clusters, work)
+
+
+def test_gradients_are_added_up_in_a_floating_point_type_alone(clusters):
+    for dtype in (torch.int32, torch.complex64, torch.float8_e5m2):
+        said = _sentence(clusters, partial(_engine, reduce_dtype=dtype))
+        assert f"reduce_dtype is {dtype}, in which no gradient can be added up: pass torch.float32" in said
+
+
+def test_an_update_that_makes_nan_is_not_taken_for_one_of_whole_matrices(clusters):
+    def rate():
+        return _engine("zero1", torch.optim.AdamW, lr=math.inf).optimizer.defaults["lr"]
+
+    assert clusters(2).run(rate) == [math.inf] * 2
 
 
 def test_a_state_whose_groups_hold_other_parameters_is_refused(clusters):

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from awkward import shard_of
@@ -74,6 +75,47 @@ def test_an_optimizer_of_another_kind_and_parameters_without_steps_in_common_com
 
     for expected, found in clusters(3).run(there_and_back, str(tmp_path / "run")):
         assert_equal(found, expected)
+
+
+class Remembering(torch.optim.SGD):
+    """Keeps beside what it needs a single number for each parameter, in a tensor of one element, or of several."""
+
+    def __init__(self, params, lr=0.1, kept=1):
+        super().__init__(params, lr)
+        self.kept = kept
+
+    def step(self):
+        for parameter in self.param_groups[0]["params"]:
+            self.state[parameter]["kept"] = torch.full((self.kept,), 7.0)
+        return super().step()
+
+
+def test_rates_that_numpy_computed_and_numbers_in_tensors_of_one_element_come_back(clusters, tmp_path):
+    def there_and_back(run):
+        engine, other = (engine_of("zero3", Remembering) for _ in range(2))
+        schedule = torch.optim.lr_scheduler.LambdaLR(engine.optimizer, np.cos)
+        train(engine, range(2))
+        schedule.step()
+        engine.save_sharded(run, 1)
+        other.load_sharded(latest_checkpoint(run))
+        rate = other.optimizer.param_groups[0]["lr"]
+        kept = {float(entries["kept"]) for entries in other.optimizer_state_dict()["state"].values()}
+        return type(rate).__name__, rate == engine.optimizer.param_groups[0]["lr"], kept
+
+    assert clusters(2).run(there_and_back, str(tmp_path / "run")) == [("float", True, {7.0})] * 2
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_state_that_no_other_number_of_ranks_could_cut_is_refused_when_it_is_saved(clusters, tmp_path, whole):
+    def saving(run):
+        engine = engine_of("zero3", Remembering, kept=3)
+        train(engine, range(1))
+        with pytest.raises(TypeError) as caught:
+            engine.save(run) if whole else engine.save_sharded(run, 1)
+        return str(caught.value)
+
+    for said in clusters(2).run(saving, str(tmp_path / "run")):
+        assert "keeps 3 numbers as 'kept'" in said
 
 
 OPTIONS = {

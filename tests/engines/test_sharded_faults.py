@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 import threading
+from pathlib import Path
 
 import pytest
 import torch
@@ -184,6 +185,17 @@ def test_damage_is_noticed(clusters, copied):
     file.write_bytes(whole)
     (copied / ".metadata").write_bytes(b"nothing")
     assert re.fullmatch(rf"PATH/.metadata is damaged or not torch's \(.+\): {remedy}", refusal(clusters, copied))
+
+
+def test_a_setting_of_a_class_of_its_own_is_told_from_damage(clusters, tmp_path):
+    def saving(run):
+        engine = engine_of("zero3")
+        engine.optimizer.param_groups[0]["logs"] = Path("logs")
+        engine.save_sharded(run, 1)
+
+    clusters(1).run(saving, str(tmp_path))
+    said = refusal(clusters, tmp_path / "step-1")
+    assert "'optim.param_groups.0.logs' in PATH is an object of a class that is not loaded from files" in said
 
 
 def test_a_table_of_contents_that_would_call_something_is_refused(clusters, copied):

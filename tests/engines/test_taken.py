@@ -6,6 +6,8 @@ from test_any_step import assert_all_close, my_rows, on_every_stage, plain_steps
 from torch import nn
 from zoo import STAGES, batch, distance, loss_of, make
 
+from zerolab.engines import ENGINES
+
 CLIP, UPDATE, DROP = "engine.clip_grad_norm_()", "engine.step()", "engine.zero_grad()"
 
 
@@ -135,8 +137,6 @@ def test_many_micro_batches_add_up_in_reduce_dtype(clusters, stage):
     many = 32  # added up in bf16, they would be off by a hundred times the tolerance
 
     def accumulate():
-        from zerolab.engines import ENGINES
-
         options = {"precision": "bf16", "reduce_dtype": torch.float32}
         engine = ENGINES[stage](make("plain"), torch.optim.SGD, lr=1.0, **options)
         start = engine.state_dict()
@@ -174,3 +174,51 @@ def test_it_does_not_matter_when_a_rank_frees_the_graph_of_a_forward_that_came_t
 
     one, other = (ends["zero3"] for ends in clusters(2).run(on_every_stage, collecting, stages=["zero3"]))
     assert distance(one, other) == 0
+
+
+def test_what_autograd_is_asked_for_may_be_set_as_gradients_and_the_training_goes_on(clusters):
+    def asking(engine, _rank):
+        sentences = set()
+        for number in range(3):
+            parameters = list(engine.model.parameters())
+            gradients = torch.autograd.grad(loss_of(engine.model(my_rows(number))), parameters)
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient
+            sentences.add(sentence_of(engine.step))
+            engine.zero_grad()
+            step(engine, number)
+        return sentences, engine.state_dict()
+
+    for results in clusters(2).run(on_every_stage, asking):
+        assert {sentence.split(":")[0] for said, _ in results.values() for sentence in said} == {
+            "step() without gradients"
+        }
+        assert_all_close([{stage: state for stage, (_, state) in results.items()}], plain_steps(3))
+
+
+class Regrouping(torch.optim.SGD):
+    """Makes its groups anew within each step."""
+
+    def step(self, closure=None):
+        groups, self.param_groups = self.param_groups, []
+        for group in groups:
+            self.add_param_group(group)
+        return super().step(closure)
+
+
+def test_an_optimizer_may_make_its_groups_anew_within_its_step_and_there_alone(clusters):
+    def training():
+        ends, sentences = {}, set()
+        for stage in STAGES:
+            engine = ENGINES[stage](make("plain"), Regrouping, lr=0.1)
+            for number in range(3):
+                step(engine, number)
+            others = {"params": [nn.Parameter(torch.ones(1))]}
+            sentences.add(sentence_of(lambda engine=engine, others=others: engine.optimizer.add_param_group(others)))
+            ends[stage] = engine.state_dict()
+        return ends, sentences
+
+    ends, sentences = zip(*clusters(2).run(training), strict=True)
+    assert_all_close(ends, plain_steps(3))
+    for said in sentences:
+        assert [each.split(",")[0] for each in said] == ["an engine's optimizer takes no further parameters"]

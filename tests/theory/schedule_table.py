@@ -45,7 +45,7 @@ def simulated() -> str:
     for place, gpus_per_node in PLACES.items():
         found = []
         for streams in (False, True):
-            with patch.object(reduction, "has_streams", lambda streams=streams: streams):
+            with patch.object(reduction, "has_streams", lambda _, streams=streams: streams):
                 found.append(simulate(stages, RANKS, MODEL, precision="bf16", gpus_per_node=gpus_per_node).rows)
         pairs = (
             f"{1e3 * gloo['step_seconds']:.0f}, {1e3 * nccl['step_seconds']:.0f}"

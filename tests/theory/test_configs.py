@@ -172,7 +172,8 @@ def test_torchs_scaler_leaves_out_the_update_on_all_ranks_of_fsdp2(cluster):
 @pytest.mark.parametrize(
     ("stage", "mesh"), [*((stage, None) for stage in theory.STAGES), ("zero2", (1, 2)), ("zero3", (1, 2))]
 )
-def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, stage, mesh, precision):
+def test_accelerate_reads_from_the_file_what_the_planner_means(tmp_path, require, stage, mesh, precision):
+    require(find_spec("accelerate"), "accelerate", "pip install 'zerolab[test]'")
     from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 

@@ -153,6 +153,16 @@ def test_bf16_adds_the_fp32_copy_of_the_gradients_a_rank_owns() -> None:
     assert theory.terms("ddp", [layout(9)], 3, "bf16")["fp32_gradient_shard"] == 4 * 9
 
 
+def test_gradients_in_another_dtype_and_the_largest_moments_of_amsgrad_are_named() -> None:
+    flats = [layout(9), layout(10)]
+    named = theory.terms("zero2", flats, 3, "bf16", reduce_dtype="float32", amsgrad=[flats[0].name])
+    assert (named["reduce_dtype"], named["fp32_gradient_shard"]) == ((4 - 2) * (3 + 4), 0)
+    assert named["amsgrad"] == 4 * (3 + 4)  # both have one name
+    named = theory.terms("zero2", flats, 3, reduce_dtype="bfloat16")
+    assert (named["reduce_dtype"], named["fp32_gradient_shard"]) == ((2 - 4) * (3 + 4), 4 * (3 + 4))
+    assert "reduce_dtype" not in theory.terms("zero2", flats, 3)
+
+
 def test_a_wholly_frozen_model_holds_only_its_parameters() -> None:
     named = theory.terms("ddp", [layout(9, frozen=True)], 3)
     assert sum(theory.state_bytes("ddp", 9, 3).values()) + sum(named.values()) == 36

@@ -76,7 +76,9 @@ class AdamW8bit(DeclaredOptimizer, torch.optim.AdamW):
                     continue
                 state = self.wide.get(parameter)
                 if not state:
-                    state = {key: torch.zeros_like(parameter) for key in self.formats} | {"step": torch.tensor(0.0)}
+                    state = {key: torch.zeros_like(parameter) for key in self.formats} | {
+                        "step": torch.tensor(0.0, dtype=torch.float32)
+                    }
                 mean, squares, steps = ([state[key]] for key in ("exp_avg", "exp_avg_sq", "step"))
                 adamw([parameter], [parameter.grad], mean, squares, [], steps, **settings)
                 self.wide[parameter] = state
@@ -96,6 +98,8 @@ class Wide(UserDict[torch.Tensor, dict[str, Any]]):
 
     def __setitem__(self, parameter: torch.Tensor, entries: dict[str, Any]) -> None:
         kept = self.data[parameter]
+        for key in kept.keys() - entries.keys():
+            del kept[key]
         for key, value in entries.items():
             if key not in self._formats:
                 kept[key] = value

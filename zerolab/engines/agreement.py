@@ -53,6 +53,13 @@ def start_from_rank_0(model: nn.Module) -> None:
                 buffer.copy_(received)
 
 
+def send_from_rank_0(tensor: torch.Tensor) -> None:
+    """Gives a contiguous tensor rank 0's values on every rank. Collective."""
+    # Codes as bytes: of whole numbers and of the narrow floating-point types a backend does not know every one.
+    is_known = tensor.is_complex() or (tensor.is_floating_point() and tensor.itemsize > 1)
+    dist.broadcast(tensor if is_known else tensor.view(torch.uint8), src=0)
+
+
 @within(lambda observer: observer.comparing())
 def take_maximum_over_ranks(number: torch.Tensor) -> None:
     """Makes a single number the largest that any rank has of it, in place; a collective of its few bytes."""
@@ -81,3 +88,10 @@ def gather_texts(mine: str) -> list[str]:
 def communication_device() -> torch.device:
     """Where the default group's backend reads what a rank sends: NCCL on the GPU, gloo in main memory."""
     return torch.device("cuda" if dist.get_backend() == "nccl" else "cpu")
+
+
+def agree(error: str, kind: type[Exception]) -> None:
+    """Raises the first rank's error on all of them, so that none waits for another. Collective."""
+    for text in gather_texts(error):
+        if text:
+            raise kind(text)

@@ -146,6 +146,7 @@ class StoredFlat(Flat):
         del self._sources
 
     @cached_property
+    @torch.inference_mode(mode=False)  # what an evaluation makes could not be trained afterwards
     def whole(self) -> Any:  # type: ignore[override]  # made when it is first asked for
         """Memory for all of it, which a flat that is released gives back at once: the first gather takes it anew."""
         whole = torch.empty(self.layout.padded, dtype=self._dtype, device=self.parameters[0].device)

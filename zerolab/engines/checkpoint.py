@@ -19,6 +19,7 @@ from torch import nn
 
 from zerolab import files
 from zerolab.engines import optimizer_state
+from zerolab.engines.agreement import agree
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.declared import State, state_of
 from zerolab.engines.flat import Flat
@@ -105,28 +106,41 @@ class Checkpoints:
         self._prepare_for(state["state"])
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
             # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
-            group |= {key: value for key, value in saved.items() if key != "params"}
+            for key in saved.keys() - {"params"}:
+                is_tensor = isinstance(group.get(key), torch.Tensor)  # a file has numbers alone
+                group[key] = torch.as_tensor(saved[key]).to(group[key], copy=True) if is_tensor else saved[key]
         optimizer_state.scatter(self._owned(), self._state(), state["state"], self._trained_shapes())
 
     def save(self, path: str | Path) -> None:
-        """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective."""
+        """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective.
+
+        Raises:
+            ValueError: on all ranks, if rank 0 cannot write it.
+        """
         model, optimizer = self.state_dict(), self.optimizer_state_dict()
+        error = ""
         # Every rank has the whole state; one writes, because all of them would write the same file.
         if dist.get_rank() == 0:
-            values = {f"model/{key}": value for key, value in model.items()}
-            for name, entries in optimizer["state"].items():
-                values |= {f"optimizer/{name}/{key}": value for key, value in entries.items()}
-            tensors = {key: value.contiguous() for key, value in values.items() if isinstance(value, torch.Tensor)}
-            about = {
-                "numbers": {key: value for key, value in values.items() if key not in tensors},
-                "groups": optimizer["param_groups"],
-                "scaler": self.scaler.state_dict(),  # empty but in fp16
-                "trained": list(optimizer["state"]),
-            }
-            with files.replacing(path) as part:
-                save_file(tensors, part, {"format": FORMAT} | {key: json.dumps(about[key]) for key in about})
-        # Without it another rank could look for the file before it is there.
-        dist.barrier()
+            try:
+                self._write(path, model, optimizer)
+            except Exception as problem:  # noqa: BLE001  (whatever it is, the others must not wait for ever)
+                error = str(problem) or type(problem).__name__
+        agree(error, ValueError)  # and so no rank looks for the file before it is there
+
+    def _write(self, path: str | Path, model: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:
+        values = {f"model/{key}": value for key, value in model.items()}
+        for name, entries in optimizer["state"].items():
+            values |= {f"optimizer/{name}/{key}": value for key, value in entries.items()}
+        tensors = {key: value.contiguous() for key, value in values.items() if isinstance(value, torch.Tensor)}
+        about = {
+            "numbers": {key: value for key, value in values.items() if key not in tensors},
+            "groups": optimizer["param_groups"],
+            "scaler": self.scaler.state_dict(),  # empty but in fp16
+            "trained": list(optimizer["state"]),
+        }
+        texts = {key: json.dumps(value, default=_number) for key, value in about.items()}
+        with files.replacing(path) as part:
+            save_file(tensors, part, {"format": FORMAT} | texts)
 
     def load(self, path: str | Path) -> None:
         """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
@@ -248,6 +262,7 @@ class FlatCheckpoints(Checkpoints):
 
     def _prepare_for(self, state: dict[str, dict[str, Any]]) -> None:
         for flat in self.trainable:
+            flat.usage.ever = {slot for slot in flat.usage.owned if state[slot.name]}
             # One tensor has one step count: parameters that had no gradient in some steps need their own.
             if not optimizer_state.is_one([(state[slot.name], slot.shape) for slot in flat.usage.owned]):
                 flat.split(self.optimizer)
@@ -295,6 +310,13 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dic
             state[name][key] = value
     optimizer = {"state": state, "param_groups": json.loads(about["groups"])}
     return model, optimizer, json.loads(about.get("scaler", "{}"))
+
+
+def _number(value: Any) -> Any:
+    """A setting as JSON has it: a learning rate may be a tensor, or a number of numpy's."""
+    if hasattr(value, "item"):
+        return value.item()
+    raise TypeError(f"an optimizer's setting is {value!r}, and a checkpoint has numbers and words alone: leave it out")
 
 
 def _gather_from_owners(flat: Flat, piece: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """What an engine refuses before it starts, each in one sentence."""
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import has_forward
+from zerolab.engines.partition import ROOT, has_forward
 
 # By name, with the reason; the others are found by a trial (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -49,23 +49,31 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
 
 
 def _is_element_wise(optimizer_cls: type, keywords: dict[str, Any]) -> bool:
-    """Tries it: two updates of a matrix must equal those of its rows, one by one."""
-    # All values differ and none is zero, so that a rule by row, column or norm shows.
-    matrix, gradient = torch.arange(1.0, 9).view(2, 4), torch.arange(8.0).sub(3.3).view(2, 4)
-    whole, rows = [nn.Parameter(matrix.clone())], [nn.Parameter(row.clone()) for row in matrix]
+    """Tries it: two updates of a matrix must equal those of its rows, each by an optimizer of its own."""
+    # All values differ and none is zero, so that a rule by row, column or norm shows. In fp64 a small one does, too.
+    matrix = torch.arange(1.0, 9, dtype=torch.float64).view(2, 4)
+    gradient = torch.arange(8, dtype=torch.float64).sub(3.3).view(2, 4)
     try:
-        for parameters, gradients in ((whole, [gradient]), (rows, list(gradient))):
-            optimizer = optimizer_cls(parameters, **keywords)
-            update: Any = getattr(optimizer_cls, "step")  # noqa: B009  (a plain type has none)
-            update = getattr(update, "__wrapped__", update)  # without the hooks of a recorder
-            # Twice, because a first update often hides what the state does to the second.
-            for _ in range(2):
-                for parameter, value in zip(parameters, gradients, strict=True):
-                    parameter.grad = value.clone()
-                update(optimizer)
-        return torch.allclose(whole[0].detach(), torch.stack([row.detach() for row in rows]), rtol=1e-4)
+        whole = _moved(optimizer_cls, keywords, matrix, gradient)
+        rows = [_moved(optimizer_cls, keywords, *pair) for pair in zip(matrix, gradient, strict=True)]
+        return torch.allclose(whole, torch.stack(rows), rtol=1e-4, atol=1e-13, equal_nan=True)
     except Exception:  # noqa: BLE001  (what cannot run here, such as a fused or a fake update, is not judged)
         return True
+
+
+def _moved(optimizer_cls: type, keywords: dict[str, Any], start: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """By how much two updates with the same gradient move a parameter."""
+    parameter = nn.Parameter(start.clone())
+    optimizer = optimizer_cls([parameter], **keywords)
+    for group in optimizer.param_groups:
+        group["lr"] = group.get("lr") or 0.1  # a schedule may begin at zero, where nothing would move
+    update: Any = getattr(optimizer_cls, "step")  # noqa: B009  (a plain type has none)
+    update = getattr(update, "__wrapped__", update)  # without the hooks of a recorder
+    # Twice, because a first update often hides what the state does to the second.
+    for _ in range(2):
+        parameter.grad = gradient.clone()
+        update(optimizer)
+    return parameter.detach() - start
 
 
 def check_options(
@@ -74,18 +82,34 @@ def check_options(
     """Raises TypeError for options of other types than `Engine` documents."""
     if isinstance(units, str):
         raise TypeError(f"units is the string {units!r}: pass a list of module names, such as [{units!r}]")
+    if not isinstance(units, list | tuple | None):
+        raise TypeError(f"units is {units!r}: pass a list of module names, or None, which finds the blocks")
     if not (reduce_dtype is None or isinstance(reduce_dtype, torch.dtype)):
         raise TypeError(f"reduce_dtype is {reduce_dtype!r}: pass a torch dtype, such as torch.float32, or None")
+    if reduce_dtype is not None and not (reduce_dtype.is_floating_point and reduce_dtype.itemsize > 1):
+        impossible = f"reduce_dtype is {reduce_dtype}, in which no gradient can be added up"
+        raise TypeError(f"{impossible}: pass torch.float32, or another floating-point type of two bytes or more")
     if not (replicate is None or callable(replicate)):
         raise TypeError(f"replicate is {replicate!r}: pass a test of a parameter's name and the parameter, or None")
     if not isinstance(param_groups, (list, tuple)):
         raise TypeError(f"param_groups is {param_groups!r}: pass a list of (test of name and parameter, keywords)")
     known = inspect.signature(optimizer_cls).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
     for group in param_groups:
         if not (isinstance(group, tuple) and len(group) == 2 and callable(group[0]) and isinstance(group[1], dict)):
             raise TypeError(f"a parameter group is {group!r}: pass pairs of (test of name and parameter, keywords)")
-        if unknown := sorted(group[1].keys() - known.keys()):
+        if (unknown := sorted(group[1].keys() - known.keys())) and not takes_any:
             raise TypeError(f"{optimizer_cls.__name__} does not take {unknown[0]!r}, which a parameter group sets")
+
+
+def check_values(optimizer_cls: type, options: Mapping[str, Any]) -> None:
+    """Raises ValueError for values among these options that the optimizer would refuse, on the ranks only."""
+    known = inspect.signature(optimizer_cls).parameters
+    keywords = {name: value for name, value in options.items() if name in known}
+    try:
+        optimizer_cls([torch.zeros(1)], **keywords)
+    except Exception as error:  # noqa: BLE001  (each optimizer has its own)
+        raise ValueError(f"{optimizer_cls.__name__} refuses {keywords}: {error}") from None
 
 
 def check_switches(**switches: Any) -> None:
@@ -114,7 +138,6 @@ def check_parameters(model: nn.Module) -> None:
     named = dict(model.named_parameters())
     if named and not any(parameter.requires_grad for parameter in named.values()):
         raise ValueError(f"all {len(named)} parameters of {type(model).__name__} are frozen: nothing to train")
-    names: dict[Any, str] = {}
     for name, parameter in named.items():
         if isinstance(parameter, UninitializedParameter):
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
@@ -128,10 +151,28 @@ def check_parameters(model: nn.Module) -> None:
         # Two engines on one model would each reduce the other's gradients.
         if getattr(parameter, "_post_accumulate_grad_hooks", None):
             raise ValueError(f"{name!r} belongs to an engine already (or has a gradient hook): make a new model")
+    _check_memory(model)
+
+
+def _check_memory(model: nn.Module) -> None:
+    """Raises ValueError for parameters that share memory with others, or with a buffer."""
+    names: dict[Any, str] = {}
+    for name, parameter in model.named_parameters():
         # In a flat they would become two copies, and be trained separately.
-        memory = parameter.untyped_storage()._cdata, parameter.storage_offset()  # noqa: SLF001  (fakes have no pointer)
+        memory = _place_of(parameter)
         if parameter.numel() and names.setdefault(memory, name) != name:
             raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
+    trained = {_place_of(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    for name, buffer in model.named_buffers():
+        if buffer.layout is torch.strided and buffer.numel() and (other := trained.get(_place_of(buffer))):
+            raise ValueError(
+                f"the buffer {name!r} and {other!r} share memory, which the engine would part, so that the buffer "
+                "would not be trained: use the parameter itself, or make the buffer a copy"
+            )
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[int, int | torch.SymInt]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()  # noqa: SLF001  (fakes have no pointer)
 
 
 def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) -> None:
@@ -167,8 +208,11 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
 def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
     """Raises ValueError for what another system cannot train: it would not name it, or would fail only later.
 
-    It is said by `cannot`: some of "scalars", "strides", "containers" (among the units that it wraps) and "dtypes".
+    It is said by `cannot`: some of "scalars", "strides", "containers" (among the units that it wraps), "dtypes", and
+    "ties" (between those units).
     """
+    if "ties" in cannot:
+        _check_ties(stage, model, units)
     for name, parameter in model.named_parameters():
         if "scalars" in cannot and not parameter.dim():
             raise ValueError(f"{stage} cannot take {name!r}, which has no dimension: give it the shape (1,)")
@@ -183,3 +227,16 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
     if "dtypes" in cannot and len(dtypes) > 1:
         found = " and ".join(dtypes)
         raise ValueError(f"{stage} trains one dtype, and the model has {found}: convert it with model.to")
+
+
+def _check_ties(stage: str, model: nn.Module, units: Sequence[str]) -> None:
+    """Raises ValueError for a parameter of modules in several units, each of which would train one of its own."""
+    homes: dict[nn.Parameter, str] = {}
+    for name, module in model.named_modules():  # one that is in several places is still one
+        home = next((unit for unit in units if f"{name}.".startswith(f"{unit}.")), ROOT)
+        for place, parameter in module.named_parameters(name, recurse=False):
+            if (other := homes.setdefault(parameter, home)) != home:
+                raise ValueError(
+                    f"{stage} cannot keep {place!r} tied, which {other!r} and {home!r} both use: name one unit in "
+                    "units= that has both in it, or train with a stage of ours"
+                )

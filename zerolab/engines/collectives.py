@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from zerolab.runtime.observers import Call, told, told_of_wait
 
@@ -66,7 +67,7 @@ def _through_main_memory(collective: Collective) -> Collective:
 
     @wraps(collective)
     def start(flat: torch.Tensor, group: dist.ProcessGroup | None, name: str, *sizes: Sequence[int]) -> Exchange:
-        if not (flat.is_cuda and _is_direct(group)):  # NCCL reads a GPU's memory itself
+        if not (flat.is_cuda and _backend(group, flat.device) == "gloo"):  # NCCL reads a GPU's memory itself
             return collective(flat, group, name, *sizes)
         copy = flat.cpu()
         return Exchange([collective(copy, group, name, *sizes)], lambda: flat.copy_(copy))
@@ -84,7 +85,7 @@ def reduce_scatter(
     The other parts keep what they held. Sends (N-1)/N of the flat; direct exchange needs as much to receive into.
 
     Args:
-        flat: shape [N * part], contiguous.
+        flat: shape [N * part], contiguous; over gloo the first parts may have an element more than the last.
         group: the ranks that take part; None for all.
         name: what travels; ranks that disagree on the order never take one thing for another.
         sizes: elements of each rank's part; None for equal ones.
@@ -92,7 +93,7 @@ def reduce_scatter(
     ranks = _members(group)
     rank, parts = ranks.rank(), _cut(flat, ranks, sizes)
     mine = parts[rank]  # in place: no second flat to hold the sum
-    if not _is_direct(group):
+    if _backend(group, flat.device) != "gloo":
         second = _for_reductions(group, flat.device)
         if sizes is not None:
             return _one_by_one(dist.reduce, parts, second)
@@ -123,7 +124,7 @@ def all_gather(
     ranks = _members(group)
     parts = _cut(flat, ranks, sizes)  # views: what arrives lands in the flat itself
     mine = parts[ranks.rank()]
-    if not _is_direct(group):
+    if _backend(group, flat.device) != "gloo":
         if sizes is not None:
             return _one_by_one(dist.broadcast, parts, group)
         return Exchange([_all_gather(flat, mine, group=group, async_op=True)])
@@ -138,7 +139,7 @@ def all_reduce(flat: torch.Tensor, group: dist.ProcessGroup | None = None, name:
 
     Sends 2 (N-1)/N of the flat, shape [N * part]. Arguments as for `reduce_scatter`, but parts are equal.
     """
-    if not _is_direct(group):
+    if _backend(group, flat.device) != "gloo":
         second = _for_reductions(group, flat.device)
         return Exchange([dist.all_reduce(flat, group=second, async_op=True)])
     sums = reduce_scatter(flat, group, name)
@@ -164,28 +165,28 @@ def _one_by_one(collective: Any, parts: Sequence[torch.Tensor], group: dist.Proc
 
 def _cut(flat: torch.Tensor, ranks: dist.ProcessGroup, sizes: Sequence[int] | None) -> Sequence[torch.Tensor]:
     """Each rank's part of the flat: views, never copies."""
-    return flat.chunk(ranks.size()) if sizes is None else flat.split(list(sizes))
+    return flat.tensor_split(ranks.size()) if sizes is None else flat.split(list(sizes))
 
 
-def has_streams() -> bool:
-    """Whether a collective of the ranks runs on a stream, as NCCL's do, and `wait()` has another stream wait.
+def has_streams(device: torch.device) -> bool:
+    """Whether collectives of what lies on a device run on a stream, as NCCL's do, and `wait()` has another stream wait.
 
     Over gloo this process waits. A simulated rank sends nothing, and goes by what the CPU does.
     """
-    return dist.get_backend() not in ("gloo", "fake")
+    return _backend(None, device) not in ("gloo", "fake")
 
 
-def granule() -> int:
+def granule(model: nn.Module) -> int:
     """Of how many elements a shard should be a multiple: NCCL's kernels copy 16 bytes at a time, gloo copies any."""
     # 16 bytes in the narrowest dtype that travels, which has two; in fp32 they are 32.
-    return 8 if has_streams() else 1
+    return 8 if any(has_streams(parameter.device) for parameter in model.parameters()) else 1
 
 
 def _for_reductions(group: dist.ProcessGroup | None, device: torch.device) -> dist.ProcessGroup | None:
     """The group over which to reduce among these ranks; that of all ranks is made when they first reduce."""
     everybody = _members(None)
     # A part of the ranks cannot make one without the others: torch names a group by how many each rank has by then.
-    if group not in (None, everybody) or not has_streams():
+    if group not in (None, everybody) or not has_streams(device):
         return group
     if everybody not in _second_groups:
         timeout = everybody._get_backend(device).options._timeout  # noqa: SLF001  (it has no other name)
@@ -200,8 +201,11 @@ def _peers(ranks: dist.ProcessGroup) -> list[int]:
     return [(rank + distance) % world_size for distance in range(1, world_size)]
 
 
-def _is_direct(group: dist.ProcessGroup | None) -> bool:
-    return dist.get_backend(group) == "gloo"
+def _backend(group: dist.ProcessGroup | None, device: torch.device) -> str:
+    """The backend that sends what lies on a device; a group that was made without its name may have several."""
+    name = str(dist.get_backend(group))
+    several = name == "undefined" or ":" in name
+    return str(_members(group)._get_backend(device).name()) if several else name  # noqa: SLF001  (it has no other name)
 
 
 def _start(

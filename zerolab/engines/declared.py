@@ -49,3 +49,17 @@ def name_of(optimizer: torch.optim.Optimizer) -> str:
 def moments_of(optimizer: torch.optim.Optimizer) -> str:
     """In what an optimizer's moments lie, as `theory.state_bytes` takes it."""
     return optimizer.moments if isinstance(optimizer, DeclaredOptimizer) else DeclaredOptimizer.moments
+
+
+def has_two_moments(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it keeps two numbers for each that it has updated, as `theory.state_bytes` counts.
+
+    The third that Adam keeps with `amsgrad` is a term of its own.
+    """
+    kept = [
+        sum(isinstance(value, torch.Tensor) and value.shape == updated.shape for value in state.values())
+        - ("max_exp_avg_sq" in state)
+        for updated, state in optimizer.state.items()
+        if state
+    ]
+    return isinstance(optimizer, DeclaredOptimizer) or set(kept) == {2}

@@ -96,7 +96,7 @@ class Engine(Explained, Loop):
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         self.precision = precision
         self.offload = offload
-        multiple = max(granule(), granule_of(optimizer_cls))  # one that rounds in blocks begins shards with one
+        multiple = max(granule(model), granule_of(optimizer_cls))  # one that rounds in blocks begins shards with one
         layouts = self.place(partition(model, self.world_size, units, param_groups, replicate, granule=multiple))
         check_same_layouts(layouts)
         start_from_rank_0(model)

@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
+from zerolab.engines.agreement import send_from_rank_0
 from zerolab.engines.collectives import Exchange
 from zerolab.engines.offload import Way
 from zerolab.engines.partition import FlatLayout, Slot
@@ -81,7 +81,7 @@ class Flat:
     def begin(self, own: Callable[["Flat"], torch.Tensor], formats: Formats) -> None:
         """Lays the parameters end to end, rank 0's values on every rank, and has the stage take its part."""
         exact = self.lay_out([parameter.detach() for parameter in self.parameters])
-        dist.broadcast(exact, src=0)
+        send_from_rank_0(exact)
         self.whole = exact.to(formats.of_parameters(self.layout.dtype))
         self.presence = Presence.WHOLE
         self._module = ModuleViews(list(self.members()), self.views(self.whole))

@@ -51,7 +51,7 @@ class FSDP1(Native):
 
     stage = "fsdp1"
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "containers")
+    cannot = ("scalars", "containers", "ties")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
         "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',

@@ -61,7 +61,9 @@ def parameters_to_come(parameters: Iterable[nn.Parameter]) -> set[int]:
     # Released parameters are asked here, too: what they have no numbers for is the model's forward, not the graph.
     with torch.enable_grad(), torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001  (as torch.Tensor's own does)
         for parameter in parameters:
-            if parameter.requires_grad and _will_run(parameter.view_as(parameter).grad_fn.next_functions[0][0]):  # type: ignore[union-attr]
+            # Within torch.func nothing depends on a parameter itself.
+            used = parameter.view_as(parameter).grad_fn if parameter.requires_grad else None
+            if used is not None and _will_run(used.next_functions[0][0]):
                 found.add(id(parameter))
     return found
 

@@ -43,6 +43,7 @@ class Loop(ShardedCheckpoints):
     _scaling: Scaling
     _next: Next = Next.BACKWARD
     _has_compared_rows = False
+    keeps_whole = False  # what is whole stays so, whatever runs: somebody looks at all parameters
 
     def _prepare_inputs(self, module: nn.Module, inputs: Any, keywords: dict[str, Any]) -> tuple[Any, Any] | None:
         """What the model is called with, in its dtype; of the first batch all ranks must bring as many rows.
@@ -160,14 +161,16 @@ class Loop(ShardedCheckpoints):
     def full_parameters(self) -> Iterator[None]:
         """Within it every parameter of `engine.model` is whole on every rank. Collective: all ranks call it.
 
-        What is written into them stays, as between steps: every rank must write the same.
+        What is written into them stays, as between steps: every rank must write the same. The model may run.
         """
         released = [flat for flat in self.flats if flat.presence is not Presence.WHOLE]
+        before, self.keeps_whole = self.keeps_whole, True
         try:
             for flat in released:
                 self.gather(flat)
             yield
         finally:
+            self.keeps_whole = before
             for flat in released:
                 self.release(flat)
 

@@ -46,8 +46,9 @@ class Together(DeclaredOptimizer):
     def step(self, closure: Any = None) -> Any:
         """Each updates its own parameters."""
         loss = None if closure is None else closure()
+        groups = iter(self.param_groups)  # which `load_state_dict` replaces, as it does the state
         for part in self.parts:
-            part.state = self.state
+            part.state, part.param_groups = self.state, [next(groups) for _ in part.param_groups]
             part.step()
         return loss
 

@@ -63,7 +63,7 @@ class Way:
 
 
 def lies_elsewhere(mean: torch.Tensor, owned: torch.Tensor) -> bool:
-    """Whether a mean gradient has to travel to what the optimizer updates."""
+    """Whether a mean gradient, or what lies where it does, has to travel to what the optimizer updates."""
     return mean.device != owned.device
 
 
@@ -80,3 +80,9 @@ def start(tensor: torch.Tensor, copy: torch.Tensor) -> Any:
     with torch.cuda.stream(stream), torch.no_grad():
         copy.copy_(tensor, non_blocking=True)
         return stream.record_event()
+
+
+def finish(device: torch.device) -> None:
+    """Has the host wait for what the current stream was handed."""
+    if device.type == "cuda":
+        torch.cuda.current_stream(device).synchronize()

@@ -82,7 +82,7 @@ def gather(
     for rank, text in enumerate(texts):
         for number, line in enumerate(map(_Line._make, json.loads(text))):
             place = line.name, line.key, line.start
-            if place in seen or not line.numel:  # a replica has it too; every rank skips the same ones
+            if place in seen:  # a replica has it too; every rank skips the same ones
                 continue
             seen.add(place)
             piece = mine[number][1] if rank == dist.get_rank() else None
@@ -126,6 +126,22 @@ def is_elementwise(key: str, value: Any, shape: torch.Size) -> bool:
     return key not in COUNTERS and isinstance(value, torch.Tensor) and value.shape == shape
 
 
+def single(value: Any, key: str, name: str) -> Any:
+    """What the optimizer keeps for a whole parameter; of a tensor of one element the number, with no dimension.
+
+    Raises:
+        TypeError: several numbers that are not those of the parameter's elements, which nobody could cut.
+    """
+    if not isinstance(value, torch.Tensor):
+        return value
+    if value.numel() != 1:
+        raise TypeError(
+            f"the optimizer keeps {value.numel()} numbers as {key!r} of {name!r}, which are neither one for each "
+            "element nor a single one: engines cannot save it"
+        )
+    return value.reshape(())
+
+
 @torch.no_grad()
 def local(value: Any) -> Any:
     """The part of a DTensor on this rank; anything else as it is."""
@@ -145,10 +161,13 @@ def _entries(
         for key, value in optimizer_state.get(updated, {}).items():
             dtype = str(value.dtype).removeprefix("torch.") if isinstance(value, torch.Tensor) else ""
             for name, place, start, numel in pieces:
+                if not numel:  # where nothing is updated a step is not counted, either
+                    continue
                 if is_elementwise(key, value, updated.shape):
                     yield _Line(name, key, start, numel, dtype, None), local(value).reshape(-1)[place : place + numel]
                 else:  # it travels in the list itself, exactly: JSON keeps every digit of a double
-                    yield _Line(name, key, 0, -1, dtype, value.item() if dtype else value), None
+                    number = single(value, key, name)
+                    yield _Line(name, key, 0, -1, dtype, number.item() if dtype else number), None
 
 
 def _take(entries: dict[str, Any], line: _Line, piece: torch.Tensor | None, rank: int, shape: torch.Size) -> None:

@@ -86,8 +86,9 @@ class Reduction:
         self._rules = {flat: engine.rules(flat.layout) for flat in self._flats}
         self._units = units
         self._overlap = overlap
-        self._waits_at_half = not has_streams()
-        self.overlaps_streams = overlap and has_streams()
+        streams = has_streams(engine.flats[0].shard.device)
+        self._waits_at_half = not streams
+        self.overlaps_streams = overlap and streams
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up

@@ -9,10 +9,13 @@ say, runs in parts: it is released when another unit is used.
 import weakref
 from collections import Counter, defaultdict
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.engines.checks import check_prefetch, check_switches
@@ -20,6 +23,7 @@ from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
 from zerolab.engines.partition import ROOT, has_forward
 from zerolab.engines.reduction import Hook, Reduction, Units
+from zerolab.engines.views import share_memory
 
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine
@@ -37,8 +41,9 @@ class Order:
         self.now: list[str] = []
 
     def begin(self) -> None:
-        """A new pass begins."""
-        self._last, self.now = self.now, []
+        """A new pass begins, if the last one was none yet."""
+        if self.now:
+            self._last, self.now = self.now, []
 
     def expects(self, unit: str) -> bool:
         """Whether `unit` came at this place in the last pass, too."""
@@ -81,6 +86,7 @@ class Residency(Units):
         # input (`graph.number_of`). Not weakly: a graph may go by the garbage collector, which runs on each rank at
         # another time, and the ranks would start their exchanges in different orders.
         self._due: defaultdict[str, dict[object, int]] = defaultdict(dict)
+        self._on_leaves: list[RemovableHandle] = []  # of hooks on tensors that outlive a step
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
 
     def watch(self, reduction: Reduction) -> None:
@@ -140,13 +146,21 @@ class Residency(Units):
             self._release(unit)
 
     def _release(self, unit: str) -> None:
-        for flat in self._flats_of[unit]:
+        for flat in self._flats_of[unit] if not self._stage.keeps_whole else ():
             self._stage.release(flat)
 
     def forget_everything(self) -> None:
         """Leaves nothing whole and nothing owed: after an update no backward comes for a forward from before it."""
         self.end_backward()
+        if self._stage.keeps_whole:  # what has to stay is brought anew
+            for flat in chain.from_iterable(self._flats_of.values()):
+                self._stage.release(flat)
+                self._stage.gather(flat)
+        self._forward_order.begin()  # a model that is used by its methods alone never says so
         self._due.clear()
+        for handle in self._on_leaves:
+            handle.remove()
+        self._on_leaves.clear()
         self._has_other_graphs = False
 
     def release_if_done(self, unit: str) -> None:
@@ -210,22 +224,32 @@ class Residency(Units):
         for tensor in tensors_needing_gradient(aliases):
             owed = object()
             self._due[unit][owed] = number_of(tensor)
-            tensor.register_hook(partial(Residency._after_backward, self._weakly, unit, owed))
+            self._hook(tensor, Residency._after_backward, unit, owed)
         return aliases
 
-    def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> None:
+    def _hook(self, tensor: torch.Tensor, method: Any, *arguments: object) -> None:
+        handle = tensor.register_hook(partial(method, self._weakly, *arguments))
+        if tensor.is_leaf:  # it does not go with the graph: a parameter that is handed from unit to unit, say
+            self._on_leaves.append(handle)
+
+    def _after_forward(self, unit: str, module: nn.Module, inputs: Any, outputs: Any) -> Any:
         if is_running():  # its backward comes next, so the unit stays
-            return
-        for tensor in tensors_needing_gradient(outputs):
-            # On the outputs, not on the module: a full backward hook would break an inplace ReLU that follows.
-            tensor.register_hook(partial(Residency._before_backward, self._weakly, unit))
+            return None
         self._running[unit] -= 1
+        needing = tensors_needing_gradient(outputs)
+        if not self._running[unit] and _within([*tree_leaves(outputs), *needing], self._flats_of[unit]):
+            outputs = _outlasting(outputs, self._flats_of[unit])
+            needing = tensors_needing_gradient(outputs)
+        for tensor in needing:
+            # On the outputs, not on the module: a full backward hook would break an inplace ReLU that follows.
+            self._hook(tensor, Residency._before_backward, unit)
         if self._running[unit] or not self._releases_after_forward:
-            return
+            return outputs
         if unit in self._in_parts:
             self._between_parts.add(unit)
         else:
             self._release(unit)
+        return outputs
 
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if self._reduction.backward != running_backward():
@@ -241,6 +265,28 @@ class Residency(Units):
         self._due[unit].pop(owed, None)
         self.release_if_done(unit)
         self._reduction.start_ready()
+
+
+def _within(values: list[Any], flats: list[Flat]) -> bool:
+    """Whether one of the values lies in the memory of the flats' parameters."""
+    for value in values:
+        if isinstance(value, torch.Tensor) and torch._C._has_storage(value):  # noqa: SLF001  (a sparse one has none)
+            for flat in flats:
+                if share_memory(value, flat.whole):
+                    return True
+    return False
+
+
+def _outlasting(outputs: Any, flats: list[Flat]) -> Any:
+    """A unit's outputs; what lies in its parameters' memory, which goes before the outputs do, as copies."""
+    outputs = tree_map(lambda value: value.clone() if _within([value], flats) else value, outputs)
+    # A parameter itself says that it is released.
+    if _within([each for each in tensors_needing_gradient(outputs) if not isinstance(each, nn.Parameter)], flats):
+        raise RuntimeError(
+            f"{flats[0].layout.unit!r} gives a part of its parameters to others in a {type(outputs).__name__}, whose "
+            "memory goes before they use it: give a clone() of it"
+        )
+    return outputs
 
 
 def _alias(value: Any) -> Any:

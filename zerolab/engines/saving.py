@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.default_planner import create_default_global_s
 from torch.distributed.checkpoint.metadata import MetadataIndex
 
 from zerolab import files
-from zerolab.engines.agreement import check_same_on_all_ranks, gather_texts
+from zerolab.engines.agreement import agree, check_same_on_all_ranks
 from zerolab.engines.boxes import Elements, Place
 from zerolab.engines.stored import STEP, key_of, read_note
 from zerolab.runtime.observers import Within, within
@@ -148,13 +148,6 @@ class Saving:
         for left in run.glob(f".{STEP}*.part"):
             shutil.rmtree(left)
         self._part.mkdir()
-
-
-def agree(error: str, kind: type[Exception]) -> None:
-    """Raises the first rank's error on all of them, so that none waits for another. Collective."""
-    for text in gather_texts(error):
-        if text:
-            raise kind(text)
 
 
 class _Planner(DefaultSavePlanner):

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from zerolab.engines import offload
 from zerolab.engines.agreement import take_maximum_over_ranks
 from zerolab.engines.taken import OwnUpdate, Taken
 
@@ -99,6 +100,8 @@ class Scaling:
         `found_inf` becomes 1 on all ranks if one of them has a gradient that is no finite number.
         """
         self._engine.refuse_without_gradients("unscale")
+        if any(offload.lies_elsewhere(flat.shard, flat.owned) for flat in flats):
+            offload.finish(flats[0].shard.device)  # a scaler sends both numbers to main memory, and waits for neither
         self._is_unscaled = True
         unscaled = []
         for flat in flats:

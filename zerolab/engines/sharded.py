@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_map
 
+from zerolab.engines.agreement import agree
 from zerolab.engines.boxes import Elements, Place
 from zerolab.engines.checkpoint import FlatCheckpoints, check_state
 from zerolab.engines.collectives import all_gather
 from zerolab.engines.flat import Flat, Presence
-from zerolab.engines.optimizer_state import Piece, is_elementwise, pieces_within
+from zerolab.engines.optimizer_state import Piece, is_elementwise, pieces_within, single
 
 if TYPE_CHECKING:  # imported where they are used: torch needs a while for its own part of them
     from zerolab.engines.saving import Saving
@@ -71,7 +73,6 @@ class ShardedCheckpoints(FlatCheckpoints):
         Raises:
             ValueError: there is no whole checkpoint there, it is damaged, or of another model or optimizer.
         """
-        from zerolab.engines.saving import agree
         from zerolab.engines.stored import Stored
 
         stored = Stored(directory)
@@ -105,7 +106,7 @@ class ShardedCheckpoints(FlatCheckpoints):
                 if is_elementwise(key, value, updated.shape):
                     yield place, _cut(value, piece, shapes[piece.name])
                 elif not piece.start:
-                    yield place, value
+                    yield place, single(value, key, piece.name)
 
     def _keys(self) -> Keys:
         """The keys in the model's state of each parameter, by its id; one that is tied has several."""
@@ -135,7 +136,7 @@ class ShardedCheckpoints(FlatCheckpoints):
         groups = zip(self.optimizer.param_groups, self._group_names(), strict=True)
         for number, (group, names) in enumerate(groups):
             for key, value in {**group, "params": names}.items():
-                yield ("optim", "param_groups", number, key), value
+                yield ("optim", "param_groups", number, key), tree_map(_plain, value)
         for key, value in self.scaler.state_dict().items():  # empty but in fp16
             yield ("scaler", key), value
 
@@ -166,6 +167,11 @@ def _pieces(flat: Flat, where: Span, span: Span) -> Iterator[Piece]:
 
 def _cut(value: torch.Tensor, piece: Piece, shape: torch.Size) -> Elements:
     return Elements(shape, piece.start, value.detach().view(-1)[piece.place : piece.place + piece.numel])
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's, such as a schedule's, as Python's own: whoever reads the file loads no other classes."""
+    return value.item() if hasattr(value, "item") and not isinstance(value, torch.Tensor) else value
 
 
 @torch.no_grad()

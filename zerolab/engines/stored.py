@@ -122,8 +122,13 @@ class Stored:
             for item in items:
                 self._check_sum(item.storage_index)
             self._reader.read_data(LoadPlan(items), planner).wait()
+        except pickle.UnpicklingError:  # the sums are right
+            raise ValueError(
+                f"{key!r} in {self.directory} is an object of a class that is not loaded from files, as loading it may "
+                "call anything: save numbers, words and tensors alone"
+            ) from None
         # Whatever torch and Python raise over bytes that are not what was written.
-        except (RuntimeError, OSError, EOFError, ValueError, KeyError, BadZipFile, pickle.UnpicklingError):
+        except (RuntimeError, OSError, EOFError, ValueError, KeyError, BadZipFile):
             raise ValueError(f"{key!r} in {self.directory} is damaged: {EARLIER}") from None
 
     def _check_sum(self, index: MetadataIndex) -> None:

@@ -7,6 +7,7 @@ optimizer of one's own would do nothing. `Taken` stands in `.grad` until the ste
 
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -70,7 +71,8 @@ class OwnUpdate:
         self.names = {id(parameter): slot.name for flat in engine.trainable for slot, parameter in flat.members()}
         self.is_under_way = False
         _updates.update(dict.fromkeys(self.names, self))
-        engine.optimizer.add_param_group = _refuse_group  # type: ignore[method-assign]
+        add = partial(OwnUpdate._add_group, weakref.proxy(self), weakref.ref(engine.optimizer))
+        engine.optimizer.add_param_group = add  # type: ignore[method-assign]
 
     def __enter__(self) -> None:
         self.is_under_way = True
@@ -78,12 +80,14 @@ class OwnUpdate:
     def __exit__(self, *_: object) -> None:
         self.is_under_way = False
 
-
-def _refuse_group(param_group: Any) -> None:  # noqa: ARG001  (torch's name, by which it may be given)
-    raise RuntimeError(
-        "an engine's optimizer takes no further parameters, for no backward would average their gradients over ranks: "
-        "make them part of the model before making the engine, which takes groups as param_groups="
-    )
+    def _add_group(self, optimizer: "weakref.ref[torch.optim.Optimizer]", param_group: dict[str, Any]) -> None:
+        known: Any = optimizer()
+        if self.is_under_way:  # an optimizer may make its groups anew within its step
+            return type(known).add_param_group(known, param_group)  # type: ignore[no-any-return]
+        raise RuntimeError(
+            "an engine's optimizer takes no further parameters, for no backward would average their gradients over "
+            "ranks: make them part of the model before making the engine, which takes groups as param_groups="
+        )
 
 
 # Of all engines of the process, by the id of each parameter that they train; they go with the engine, as ids must.

@@ -31,8 +31,9 @@ _OF_THE_SHAPE = {
 }  # fmt: skip
 # What autograd keeps with the parameter, wherever its numbers are.
 _OF_THE_GRAPH = {
-    "grad", "requires_grad", "requires_grad_", "is_leaf", "grad_fn", "retains_grad", "_version", "register_hook",
-    "register_post_accumulate_grad_hook", "_backward_hooks", "_post_accumulate_grad_hooks", "__hash__", "__dir__",
+    "grad", "backward", "requires_grad", "requires_grad_", "is_leaf", "grad_fn", "retains_grad", "_version",
+    "register_hook", "register_post_accumulate_grad_hook", "_backward_hooks", "_post_accumulate_grad_hooks", "__hash__",
+    "__dir__",
 }  # fmt: skip
 
 
@@ -79,8 +80,9 @@ class Released(Watched):
             if name in _OF_THE_SHAPE:
                 return func(view, *args[1:], **kwargs or {})
             if name in _OF_THE_GRAPH:
-                if func.__name__ == "__set__":  # torch compares the shape of a gradient with the parameter's
-                    set_data(parameter, view)
+                if func.__name__ != "__set__":  # `torch.autograd.grad` among them, which may make the unit whole
+                    return func(*args, **kwargs or {})
+                set_data(parameter, view)  # torch compares the shape of a gradient with the parameter's
                 try:
                     return func(*args, **kwargs or {})
                 finally:

@@ -43,7 +43,8 @@ class Zero1Optimizer(torch.optim.Optimizer):
         self._make = optimizer_cls
         self._keywords = keywords
         self._flats: list[Flat] = []
-        super().__init__(params, keywords)
+        # A schedule asks for settings that have not been given, such as betas.
+        super().__init__(params, optimizer_cls([nn.Parameter(torch.zeros(1))], **keywords).defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Takes in another group of parameters."""
@@ -102,6 +103,6 @@ def _own_gradient(flat: Flat) -> torch.Tensor:
     for slot, mine in flat.by_parameter(gradient):
         if (whole := parameters[slot].grad) is not None:
             start = max(flat.span[0] - slot.start, 0)
-            mine.view(-1).copy_(whole.reshape(-1)[start : start + mine.numel()])
+            mine.view(-1).copy_(whole.to_dense().reshape(-1)[start : start + mine.numel()])
             flat.usage.used.add(slot)
     return gradient

@@ -13,11 +13,11 @@ All sizes are bytes. GB is 1e9 bytes, GiB is 2**30.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from zerolab.names import check_count, check_known
 
@@ -52,6 +52,9 @@ SHARDED: dict[str, tuple[str, ...]] = {
 PASSES = {"ddp": 2, "zero1": 2, "zero2": 2, "zero3": 3}
 """How often a step moves the model, ZeRO sections 7.1, 7.2.1 and 7.2.2: reduce-scatter the gradients and all-gather
 the parameters (an all-reduce is the same two passes); stage 3 gathers once more, for backward."""
+
+WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
+"""Bytes of a number of each dtype in which gradients may be added up."""
 
 STEP_COUNTER_BYTES = 4  # torch.optim.Adam keeps the step t of algorithm 1 (Adam) as one fp32 scalar a tensor
 FP32_BYTES = 4
@@ -128,6 +131,8 @@ def terms(
     on_gpu: bool = False,
     updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
     moments: str = "fp32",
+    reduce_dtype: str | None = None,
+    amsgrad: Collection[str] = (),
 ) -> dict[str, int]:
     """What a rank holds beyond `state_bytes`, by name and to the byte; equal on all ranks that use the same parameters.
 
@@ -142,42 +147,71 @@ def terms(
       by flat, where not all was (`Flat.updated_so_far`, a rank's `info`); 8-bit blocks then begin with each of them.
     * `fp32_gradient_shard`: in 16 bits the update reads a fp32 copy of the gradients that it owns, 4 * num_params / N,
       or 4 * num_params in `ddp`; this is why DeepSpeed's estimator says 18 P / N where ZeRO table 1 says 16.
-    * `offloaded_copy`: only with `offload`, in fp32: the optimizer updates a copy in main memory (else that is the
-      master copy, which the formula counts).
-    * `offloaded_gradients`: only with `offload` and `on_gpu`, in fp32: the update reads a copy of the gradients that it
-      owns in main memory, while they stay on the GPU (on the CPU both are one; in 16 bits `fp32_gradient_shard` is it).
+    * `reduce_dtype`: only where gradients are added up in another dtype than the precision's own, such as "float32": by
+      how much that makes them larger or, negative, smaller, their copies included.
+    * `amsgrad`: only for the flats that it names: the largest second moments, which Adam keeps with that option.
+    * `offloaded_copy`: only with `offload`, in fp32: what the optimizer updates in main memory; else that is a master.
+    * `offloaded_gradients`: only with `offload` and `on_gpu`, in fp32: the update's copy of gradients in main memory,
+      while they stay on the GPU (on the CPU both are one; in 16 bits `fp32_gradient_shard` is it).
     * `frozen`: negative; the formula counts frozen parameters, but they have neither gradients nor optimizer state.
     * `replicated`: only where some flats are: what a rank holds of them beyond a shard.
-    * `other_dtypes`: only for parameters that are not fp32 (a head in fp64, say), which the formula counts as if they
-      were; negative where they are smaller.
+    * `other_dtypes`: only for parameters that are not fp32, which the formula counts as if they were; or negative.
 
     Raises ValueError as `state_bytes` does.
     """
-    layouts = list(flats)  # an iterator could be read only once
-    trainable = [flat for flat in layouts if not flat.frozen]
-    num_params = sum(flat.numel for flat in layouts)
-    formula = state_bytes(stage, num_params, world_size, precision, moments=moments)
-    trained = sum(flat.numel for flat in trainable)
-    needed = state_bytes(stage, num_params, world_size, precision, trained=trained, moments=moments)
-    # Copies of what a rank owns, for the optimizer: in 16 bits masters and gradients, and the formula has the masters.
-    counted, copies = (0, offload + (offload and on_gpu)) if precision == "fp32" else (1, 2)
+    layouts = list(flats)
+    formula, needed = _formulas(layouts, stage, world_size, precision, moments)
+    # Copies of what a rank owns, for the optimizer: masters, which the formula has in 16 bits, and gradients.
+    counted, leaves = int(precision != "fp32"), offload and on_gpu
+    masters, copied = counted or int(offload), leaves or _is_cast("float32", precision, reduce_dtype)
     held = partial(_bytes_of, layouts, stage, precision, moments)
     sharded, plain = held(counted, in_fp32=True, all_sharded=True), held(counted, in_fp32=True)
-    a_copy = held(counted + 1, in_fp32=True) - plain
-    other_dtypes = held(copies) - held(copies, in_fp32=True)
-    return {
-        "padding": sharded - sum(needed.values()),
-        "step_counters": STEP_COUNTER_BYTES * sum(len(updated.get(flat.name, (flat.numel,))) for flat in trainable),
-        "fp32_gradient_shard": 0 if precision == "fp32" else a_copy,
-        # Both sums are closed forms, rounded down; the rounding is part of `padding`.
-        "frozen": sum(needed.values()) - sum(formula.values()),
-        # Only where it can occur, so that other tables have no column for it.
-        **({"offloaded_copy": a_copy} if copies > counted == 0 else {}),
-        **({"offloaded_gradients": a_copy} if copies - counted > 1 else {}),
+    a_copy, alike = held(counted + 1, in_fp32=True) - plain, held(masters, copied=copied, in_fp32=True)
+    moved = {
+        **({"offloaded_copy": a_copy} if masters > counted else {}),
+        **({"offloaded_gradients": a_copy} if leaves and not counted else {}),
         **({"replicated": plain - sharded} if plain > sharded else {}),
-        **({"other_dtypes": other_dtypes} if other_dtypes else {}),
-        **({"unused": held(copies, updated=updated) - held(copies)} if updated else {}),
     }
+    reduced = partial(held, masters, copied=copied, reduce_dtype=reduce_dtype, leaves=leaves)
+    counters = sum(len(updated.get(flat.name, (flat.numel,))) for flat in layouts if not flat.frozen)
+    return {
+        "padding": sharded - needed,
+        "step_counters": STEP_COUNTER_BYTES * counters,
+        "fp32_gradient_shard": a_copy if copied and (counted or not leaves) else 0,
+        "frozen": needed - formula,
+        **_where_they_occur(reduced, alike, moved, amsgrad, updated),
+    }
+
+
+def _formulas(layouts: list[FlatLayout], stage: str, world_size: int, precision: str, moments: str) -> tuple[int, int]:
+    """What the formula says in all, and what it says without frozen parameters' gradients and optimizer state.
+
+    Both are rounded down; the rounding is part of `padding`.
+    """
+    trained, frozen = (sum(flat.numel for flat in layouts if flat.frozen is kind) for kind in (False, True))
+    every = partial(state_bytes, stage, trained + frozen, world_size, precision, moments=moments)
+    return sum(every().values()), sum(every(trained=trained).values())
+
+
+def _where_they_occur(
+    reduced: Callable[..., int], alike: int, moved: dict[str, int], amsgrad: Collection[str], updated: Any
+) -> dict[str, int]:
+    """The terms of `terms` that other tables have no column for; `alike` is what it would be in fp32 throughout."""
+    in_fp32, as_they_are, largest = reduced(in_fp32=True), reduced(), reduced(amsgrad=amsgrad)
+    wider, other_dtypes = in_fp32 - alike, as_they_are - in_fp32
+    return {
+        **({"reduce_dtype": wider} if wider else {}),
+        **({"amsgrad": largest - as_they_are} if amsgrad else {}),
+        **moved,
+        **({"other_dtypes": other_dtypes} if other_dtypes else {}),
+        **({"unused": reduced(amsgrad=amsgrad, updated=updated) - largest} if updated else {}),
+    }
+
+
+def _is_cast(dtype: str, precision: str, reduce_dtype: str | None) -> bool:
+    """Whether the gradients of parameters in this dtype are added up in another than that of what is updated."""
+    updated = dtype if precision == "fp32" or dtype == "float64" else "float32"
+    return (reduce_dtype or (dtype if precision == "fp32" else precision)) != updated
 
 
 def _bytes_of(
@@ -185,15 +219,20 @@ def _bytes_of(
     stage: str,
     precision: str,
     moments: str,
-    copies: int,
+    masters: int,
     *,
+    copied: bool = False,
     in_fp32: bool = False,
     all_sharded: bool = False,
+    reduce_dtype: str | None = None,
+    leaves: bool = False,
+    amsgrad: Collection[str] = (),
     updated: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> int:
-    """Bytes of all flats on one rank, padding included, with so many copies of what it owns.
+    """Bytes of all flats on one rank, padding included, with so many `masters` of what it owns.
 
-    As they are; or as if all were fp32, or none replicated; of those in `updated` as in `terms`.
+    As they are, or as if all were fp32, or none replicated; if `copied`, with a copy of the gradients of what it owns.
+    The other keywords are as in `terms`.
     """
     is_mixed, word = precision != "fp32", BYTES_PER_PARAMETER[precision]["parameters"]
     total = 0
@@ -207,11 +246,13 @@ def _bytes_of(
         if flat.frozen:
             continue
         width, owned = max(width, FP32_BYTES) if is_mixed else width, numel["optimizer_state"]
-        total += (word if is_mixed else width) * numel["gradients"]
+        total += (WIDTHS[reduce_dtype] if reduce_dtype else word if is_mixed else width) * numel["gradients"]
+        dtype = "float32" if in_fp32 else str(flat.dtype).removeprefix("torch.")
+        has_copy = leaves or _is_cast(dtype, precision, reduce_dtype) if reduce_dtype else copied
         sizes = updated.get(flat.name, (owned,))
-        total += sum(moment_bytes(size, moments, width) for size in sizes)
+        total += sum(moment_bytes(size, moments, width) + width * size * (flat.name in amsgrad) for size in sizes)
         # A gradient that never came has no copy.
-        total += width * owned * (copies if sizes else min(copies, 1))
+        total += width * owned * (masters + (has_copy and bool(sizes)))
     return total
 
 
