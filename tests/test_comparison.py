@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from statistics import median
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import Recording, models, simulate, theory
+from zerolab import RankError, Recording, models, simulate, theory
 from zerolab.comparison import Comparison, compare, record
 from zerolab.tables import show_bytes
 
@@ -154,6 +155,23 @@ def test_parameters_that_are_not_fp32_have_a_term_of_their_own(precision: str, o
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("precision", "options"),
+    [
+        ("fp32", {"amsgrad": True}),
+        ("fp32", {"reduce_dtype": torch.bfloat16, "offload": True}),
+        ("bf16", {"reduce_dtype": torch.float32, "amsgrad": True}),
+    ],
+)
+def test_what_an_option_adds_to_moments_or_gradients_has_a_term_of_its_own(precision: str, options: Any) -> None:
+    for row in train_wide(precision, options).rows:
+        named = {"amsgrad", "reduce_dtype"} & options.keys()
+        assert named <= {name for name, size in row["terms"].items() if size}
+        for rank in row["ranks"]:
+            assert total(rank["state"]) - total(row["formula"]) == total(rank["terms"]), (row["stage"], rank)
+
+
+@pytest.mark.slow
 def test_units_and_groups_of_ones_own_change_the_padding_and_leave_nothing_unexplained() -> None:
     options = {"units": ["2"], "param_groups": [(lambda _, parameter: parameter.ndim < 2, {"weight_decay": 0.0})]}
     compared = compare(world_size=3, model=half_frozen, batches=BATCHES, steps=2, device="cpu", options=options)
@@ -275,6 +293,14 @@ def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_st
         ({"model": "mlp-odd", "loss_fn": "mse"}, "loss_fn is 'mse': pass a function"),
         ({"stages": None}, "stages is None: pass names"),
         ({"steps": 1}, "steps is 1: take at least 2"),
+        ({"steps": 2.5}, "steps is 2.5: take at least 2, whole ones"),
+        ({"steps": "3"}, "steps is '3': take at least 2, whole ones"),
+        ({"model": half_frozen, "batches": iter(BATCHES)}, "batches is a list_iterator, which has no length: pass a"),
+        ({"model": half_frozen, "batches": (batch for batch in BATCHES)}, "batches is a generator, which has no leng"),
+        ({"options": ["lr"]}, r"options is \['lr'\]: pass a mapping of names to values, such as {'lr': 0.001}"),
+        ({"options": {"lr": float("nan")}}, "AdamW refuses {'lr': nan}: Invalid learning rate: nan"),
+        ({"options": {"betas": (0.9, 1.5)}}, r"AdamW refuses {'betas': \(0.9, 1.5\)}: Invalid beta parameter"),
+        ({"options": {"units": 3}}, "units is 3: pass a list of module names"),
         ({"precision": "fp8"}, "unknown precision 'fp8': choose one of fp32, bf16"),
         ({"device": "tpu", "model": "mlp-odd"}, "tpu"),
     ],
@@ -282,6 +308,16 @@ def test_recordings_are_saved_beside_each_other_and_played_by_the_name_of_the_st
 def test_bad_input_gets_a_sentence_before_any_rank_starts(keywords: dict[str, Any], message: str) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
         compare(**keywords)
+
+
+def test_a_function_that_gives_other_numbers_of_batches_trains_the_steps_that_were_asked_for() -> None:
+    def endless(world_size: int, rank: int, steps: int) -> Iterator[Any]:
+        return (BATCHES[step % 3] for step in count())
+
+    given: dict[str, Any] = {"world_size": 1, "model": half_frozen, "device": "cpu"}
+    assert record("zero1", steps=2, batches=endless, **given).info.steps == 2
+    with pytest.raises(RankError, match=r"batches\(world_size=1, rank=0, steps=4\) gave 3 batches: give one per step"):
+        record("zero1", steps=4, batches=lambda *_: BATCHES, **given)
 
 
 @pytest.mark.parametrize("call", [record, compare])

@@ -1,5 +1,6 @@
 """The lessons' models have the sizes that are claimed, and what they are fed can be learned."""
 
+import numpy as np
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -32,6 +33,30 @@ def test_building_twice_gives_the_same_weights_and_leaves_the_random_state(name:
     pairs = list(zip(first.parameters(), second.parameters(), strict=True))
     assert all(torch.equal(a, b) for a, b in pairs)
     assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+@pytest.mark.parametrize("gpu", [0, None])
+def test_the_random_state_of_a_gpu_is_the_callers_again_too(gpu: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    states, seen = {0: 5, 1: 6}, []  # of two GPUs; this rank's is the first
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: gpu is not None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: gpu)
+    monkeypatch.setattr(torch.cuda, "manual_seed", lambda seed: states.update({gpu: seed}))
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: states.update({0: seed, 1: seed}))
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: states[device])
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: states.update({device: state}))
+
+    def made() -> torch.nn.Module:
+        seen.append(states[0])
+        return torch.nn.Linear(1, 1)
+
+    models.module_of(made)
+    models.build("mlp-odd", seed=3)
+    assert seen == [5 if gpu is None else 0], "what a function makes on the GPU is the same on every rank"
+    assert states == {0: 5, 1: 6}
+
+
+def test_a_whole_number_of_numpys_is_a_number_of_steps() -> None:
+    assert len(list(models.feed("mlp-odd", None, 2, np.int64(3))(2, 0, 3))) == 3
 
 
 def test_gpt_shares_its_token_embedding_with_its_output_layer() -> None:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median
 from time import perf_counter
@@ -21,7 +22,7 @@ import torch.distributed as dist
 from zerolab import models, theory
 from zerolab.engines import ENGINES
 from zerolab.engines.adamw_8bit import AdamW8bit
-from zerolab.engines.checks import check_options, check_prefetch, check_switches
+from zerolab.engines.checks import check_options, check_prefetch, check_switches, check_values
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
 from zerolab.engines.partition import ROOT, partition
@@ -245,14 +246,17 @@ def train(
     # The caller's options last: they may even change the learning rate.
     keywords = {"lr": LEARNING_RATE, "precision": precision, **(options or {})}
     engine = ENGINES[stage](models.module_of(model).to(device), ADAMW[moments], **keywords)
-    losses, seconds = [], []
+    losses, seconds, world_size, rank = [], [], dist.get_world_size(), dist.get_rank()
     # No closed form says what another system keeps, so it is read when the state is complete.
     with systems.shown_at_updates(engine if looked_into else None) as shown:
-        for inputs, targets in feed(dist.get_world_size(), dist.get_rank(), steps):
+        for inputs, targets in islice(feed(world_size, rank, steps), steps):
             start = perf_counter()
             loss = engine.training_step(*models.to_device((inputs, targets), device), loss_fn)
             losses.append(loss.item())  # waits for the device, so it belongs to the step's seconds
             seconds.append(perf_counter() - start)
+    if len(losses) < steps:
+        call = f"batches(world_size={world_size}, rank={rank}, steps={steps})"
+        raise ValueError(f"{call} gave {len(losses)} batches: give one per step")
     return Training(losses, seconds, shown)
 
 
@@ -268,6 +272,8 @@ def _prepared(  # noqa: PLR0917  (as `compare` has them)
     moments: str,
 ) -> tuple[list[str], Callable[..., Training]]:
     """The stages, and what trains one of them on a rank's device; refuses wrong use before any rank starts."""
+    if not isinstance(options, Mapping | None):
+        raise TypeError(f"options is {options!r}: pass a mapping of names to values, such as {{'lr': {LEARNING_RATE}}}")
     chosen, given = stage_names(stages, ENGINES), options or {}
     for stage in chosen:
         systems.check_moments(stage, precision, moments, ENGINES)
@@ -280,6 +286,7 @@ def _prepared(  # noqa: PLR0917  (as `compare` has them)
         raise TypeError(f"loss_fn is {loss_fn!r}: pass a function of the model's output and the targets")
     others = (given.get(name) for name in ("reduce_dtype", "replicate"))
     check_options(ADAMW[moments], given.get("units"), given.get("param_groups", ()), *others)
+    check_values(ADAMW[moments], given)
     cut = {name: given[name] for name in ("units", "param_groups", "replicate") if name in given}
     partition(models.module_of(model), world_size, **cut)  # as the engines will
     feed = models.feed(model, batches, world_size, steps)

@@ -5,10 +5,12 @@ same in every run. The language models learn to predict the next byte of eightee
 the sine of their inputs; both can be learned, so the loss falls. No dropout: stages are compared to the last digit.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -138,8 +140,7 @@ def build(name: str, seed: int = 0) -> nn.Module:
     It is on the GPU in a rank that has one, else on the CPU. Raises ValueError for an unknown name.
     """
     recipe = _recipe(name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with _random_numbers_of(seed):
         return recipe.build().to(_device)  # made on the CPU, so that the weights are the same everywhere
 
 
@@ -194,39 +195,55 @@ def module_of(model: ModelSource) -> nn.Module:
     check_source(model)
     if isinstance(model, str):
         return build(model)
-    # The caller's random state does not change.
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
+    with _random_numbers_of(0):
         return model()
+
+
+@contextmanager
+def _random_numbers_of(seed: int) -> Iterator[None]:
+    """Within it random numbers are those of a seed, on this process's GPU, too; the caller's state does not change."""
+    # One by one: torch.manual_seed also seeds GPUs that this process has not used, or uses only later.
+    gpus = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=gpus):
+        torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
+        yield
 
 
 def feed(model: ModelSource, given: BatchSource | Sequence[Batch] | None, world_size: int, steps: int) -> BatchSource:
     """A function of (world_size, rank, steps) that gives a rank its batches; refuses batches that it cannot divide."""
-    if steps < 2:
-        raise ValueError(f"steps is {steps}: take at least 2, because Adam makes its state in the first")
+    if isinstance(steps, bool) or not isinstance(steps, Integral) or steps < 2:
+        raise ValueError(f"steps is {steps!r}: take at least 2, whole ones, because Adam makes its state in the first")
     if given is None:
         if not isinstance(model, str):
             raise ValueError("the model is a function of your own: pass batches=, a list of (inputs, targets)")
         return partial(batches, model)
     if callable(given):
         return given
+    if not isinstance(given, Sized):
+        raise TypeError(f"batches is a {type(given).__name__}, which has no length: pass a list of (inputs, targets)")
+    given = list(given)  # it is sent to the ranks and read more than once
     if len(given) < steps:
         raise ValueError(f"there are {len(given)} batches for {steps} steps: pass one per step")
     check_pairs(given)
-    for index, (inputs, targets) in enumerate(given):
-        for what, part in (("inputs", inputs), ("targets", targets)):
-            leaves = tree_leaves(part)
-            if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
-                raise TypeError(
-                    f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be divided: "
-                    "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
-                )
-            if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
-                raise ValueError(
-                    f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
-                )
-    # A list, because it is sent to the ranks and read more than once.
-    return partial(_share, list(given))
+    for index, batch in enumerate(given):
+        _check_rows(index, batch, world_size)
+    return partial(_share, given)
+
+
+def _check_rows(index: int, batch: Batch, world_size: int) -> None:
+    for what, part in zip(("inputs", "targets"), batch, strict=True):
+        leaves = tree_leaves(part)
+        if not leaves or not all(isinstance(leaf, torch.Tensor) and leaf.ndim for leaf in leaves):
+            raise TypeError(
+                f"the {what} of batch {index} are a {type(part).__name__}, whose rows cannot be divided: "
+                "pass tensors, or a function of (world_size, rank, steps) that returns a rank's batches"
+            )
+        if uneven := [len(leaf) for leaf in leaves if len(leaf) % world_size]:
+            raise ValueError(
+                f"batch {index} has {uneven[0]} rows for {world_size} ranks: give every rank the same number"
+            )
 
 
 def _share(batches: list[Batch], world_size: int, rank: int, steps: int) -> list[Batch]:

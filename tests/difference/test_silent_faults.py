@@ -5,12 +5,15 @@ import math
 import pytest
 import silent
 import torch
+from small import data, seeded
+from torch import nn
 
 from zerolab import Cluster
 from zerolab.difference import rules
 from zerolab.difference.compare import compare
 from zerolab.difference.prints import print_of
 from zerolab.difference.runs import Step, close, within
+from zerolab.difference.watch import Fingerprints
 
 
 @pytest.fixture(scope="module", name="recorded")
@@ -52,6 +55,26 @@ def test_a_run_that_has_diverged_is_told_from_a_right_one_and_not_from_itself(re
 @pytest.mark.parametrize(("one", "two"), [(math.inf, 2.5), (2.5, math.inf), (math.nan, 2.5)])
 def test_a_number_that_is_not_finite_is_close_to_no_finite_one(one, two):
     assert not within(abs(one - two), 1e-6 * max(one, two), one, two)
+
+
+@pytest.mark.parametrize(("one", "two"), [(math.inf, math.nan), (math.nan, math.inf), (math.inf, -math.inf)])
+def test_inf_and_nan_are_two_losses_and_each_is_as_it_is_itself(one, two):
+    assert not within(abs(one - two), math.inf, one, two)
+    assert within(abs(one - one), 0.0, one, one)
+
+
+def test_a_gradient_that_is_inf_in_both_runs_hides_nothing_of_the_others(tmp_path):
+    for name, factor in (("good", 1.0), ("bad", -1.0)):
+        model = seeded(lambda: nn.Sequential(nn.Linear(8, 4), nn.Linear(4, 2)))
+        optimizer = torch.optim.Adam(model.parameters())
+        with Fingerprints(tmp_path / name, (1, 1)):
+            model(data(1)).square().mean().backward()
+            model[0].bias.grad[0] = math.inf
+            model[1].weight.grad *= factor
+            optimizer.step()
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert (found.phase, found.tensors) == ("gradients that the optimizer reads", ("1.weight",))
+    assert found.meaning.startswith("it is GOOD's times -1 in 1 of 4 tensors")
 
 
 def test_a_mask_of_inf_is_the_same_at_a_beginning_only_to_the_bit():

@@ -1,16 +1,24 @@
 """Who is watched: each model under a name of its own, and the thread that trains."""
 
+import gc
 import threading
+import weakref
+from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from small import Named, data, seeded
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
+from zerolab import Cluster
+from zerolab.difference import places
 from zerolab.difference.compare import compare
-from zerolab.difference.runs import Run
+from zerolab.difference.prints import rows_of
+from zerolab.difference.runs import Rows, Run
 from zerolab.difference.watch import Fingerprints
+from zerolab.engines import ENGINES
 
 
 class Critic(nn.Module):
@@ -131,19 +139,201 @@ def shaped_on_the_way(folder, make, *, factor=1.0):
 
 
 @pytest.mark.parametrize(
-    ("make", "parameters", "first"),
+    ("make", "parameters"),
     [
-        (Probing, ["features.weight", "features.bias", "head.weight", "head.bias"], 1),
-        (lambda: nn.Sequential(nn.Linear(8, 4), nn.LazyLinear(2)), ["0.weight", "0.bias", "1.weight", "1.bias"], 2),
+        (Probing, ["features.weight", "features.bias", "head.weight", "head.bias"]),
+        (lambda: nn.Sequential(nn.Linear(8, 4), nn.LazyLinear(2)), ["0.weight", "0.bias", "1.weight", "1.bias"]),
     ],
     ids=["a part that is called for its shape", "a lazy model"],
 )
-def test_a_model_that_learns_its_shapes_on_the_way_is_seen_whole(tmp_path, make, parameters, first):
+def test_a_model_that_learns_its_shapes_on_the_way_is_seen_whole(tmp_path, make, parameters):
     for name, factor in (("good", 1.0), ("bad", 3.0)):
         shaped_on_the_way(tmp_path / name, make, factor=factor)
     run = Run(tmp_path / "good")
     assert list(run.about) == parameters
-    assert list(run.steps) == [*range(first, 4)]
-    assert run.steps[first].all_rows.count == len(data(0))
+    assert {number: step.all_rows.count for number, step in run.steps.items()} == dict.fromkeys((1, 2, 3), len(data(0)))
+    assert list(run.steps[1].whole("before")) == parameters
     found = compare(tmp_path / "good", tmp_path / "bad").parting
-    assert found.tensors[-1] == parameters[-1]
+    assert (found.step, found.phase, found.tensors[-1]) == (1, "gradients that the optimizer reads", parameters[-1])
+
+
+class Normed(nn.Sequential):
+    """A layer, and statistics that each forward changes."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+
+def one_after_another(folder, *, other_start=0.0):
+    """The second gets what the first has made; both are asked for a shape before, and looked at between."""
+    with Fingerprints(folder, (1, 2)):
+        first, second = seeded(lambda: (Normed(), nn.Sequential(Normed(), nn.Linear(8, 1))))
+        with torch.no_grad():
+            second[1].bias += other_start
+        first(data(7)), second[0](data(8)), second(data(9))
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+        for step in range(2):
+            second(first(data(step))).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            first(data(8)).sum().item()
+
+
+def test_a_second_model_of_a_step_is_seen_whole_and_forwards_without_a_backward_have_no_rows(tmp_path):
+    one_after_another(tmp_path / "good")
+    one_after_another(tmp_path / "bad", other_start=0.01)
+    run = Run(tmp_path / "good")
+    for step in run.steps.values():
+        assert step.all_rows.same(Rows(8, sum(rows_of([data(step.number - 1)])), []))
+        assert set(step.whole("before")) == set(run.about) == set(step.whole("end"))
+        assert len(step.whole("buffers")) == 2 * 2
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert (found.phase, found.tensors) == ("parameters before it", ("Sequential.1.bias",))
+
+
+class Scaled(nn.Linear):
+    """Gives a parameter to the loss, too."""
+
+    def __init__(self):
+        super().__init__(8, 2)
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        return super().forward(x), self.scale
+
+
+def test_a_parameter_among_the_outputs_counts_no_forward_without_a_backward_and_keeps_no_hooks(tmp_path):
+    model = Scaled()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Fingerprints(tmp_path / "run", (1, 2)):
+        for step in range(2):
+            model(data(9))[0].sum().item()
+            rows, scale = model(data(step))
+            (rows.square().mean() * scale).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert len(model.scale._backward_hooks) == 1  # that of its own gradient
+    for step in Run(tmp_path / "run").steps.values():
+        assert step.all_rows.same(Rows(8, sum(rows_of([data(step.number - 1)])), []))
+
+
+class Beside(nn.Linear):
+    """The loss lies in an object, beside a tensor that nobody uses."""
+
+    def forward(self, x):
+        rows = super().forward(x)
+        return rows.tanh(), SimpleNamespace(loss=rows.square().mean())
+
+
+def test_rows_count_when_the_backward_comes_to_an_object_beside_the_outputs(tmp_path):
+    model = Beside(8, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Fingerprints(tmp_path / "run", (1, 2)):
+        for step in range(2):
+            model(data(9))[1].loss.item()
+            model(data(step))[1].loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert {step.all_rows.count for step in Run(tmp_path / "run").steps.values()} == {8}
+
+
+def test_losses_that_a_loop_keeps_with_their_graphs_keep_no_batches(tmp_path):
+    model = nn.Sequential(nn.Tanh(), nn.Linear(8, 2))
+    batches, losses = [], []
+    with Fingerprints(tmp_path / "run", (1, 2)):
+        for step in range(2):
+            batch = data(step).clone()
+            batches.append(weakref.ref(batch))
+            losses.append(model(batch).square().mean())
+            losses[-1].backward()
+            del batch
+        gc.collect()
+        assert [batch() for batch in batches] == [None, None]
+
+
+def sharing(folder, *, factor=1.0):
+    """Two models with one body, each trained by its own optimizer."""
+    body, *heads = seeded(lambda: (nn.Linear(8, 8), nn.Linear(8, 2), nn.Linear(8, 1)))
+    pair = [nn.Sequential(body, head) for head in heads]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in pair]
+    with Fingerprints(folder, (1, 4)):
+        for step in range(4):
+            pair[step % 2](data(step)).square().mean().backward()
+            heads[1].weight.grad = None if heads[1].weight.grad is None else heads[1].weight.grad * factor
+            optimizers[step % 2].step()
+            optimizers[step % 2].zero_grad()
+
+
+def test_two_models_that_share_a_part_are_both_seen_and_the_part_once(tmp_path):
+    sharing(tmp_path / "good")
+    sharing(tmp_path / "bad", factor=3.0)
+    run = Run(tmp_path / "good")
+    assert list(run.about) == ["0.weight", "0.bias", "1.weight", "1.bias", "Sequential.1.weight", "Sequential.1.bias"]
+    for number, step in run.steps.items():
+        head = "1" if number % 2 else "Sequential.1"
+        assert set(step.settings()) == {f"{layer}.{kind}" for layer in ("0", head) for kind in ("weight", "bias")}
+        assert set(step.whole("end")) == set(list(run.about)[: 4 if number == 1 else 6])
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert (found.step, found.tensors) == (2, ("Sequential.1.weight",))
+
+
+class LossOf(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x).square().mean()
+
+
+def called(folder, stage, how):
+    """An engine's model that the loop calls itself, within a module of its own, or part by part."""
+    engine = ENGINES[stage](seeded(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))), torch.optim.AdamW)
+    model, wrapped = engine.model, LossOf(engine.model)
+    ways = {"within": wrapped, "in parts": lambda x: model[1](model[0](x)).square().mean()}
+    with Fingerprints(folder, (1, 2)):
+        for step in range(2):
+            x = data(step).chunk(dist.get_world_size())[dist.get_rank()]
+            engine.backward(ways[how](x) if how in ways else model(x).square().mean())
+            engine.step()
+
+
+def test_what_an_engine_trains_is_seen_under_its_names_however_it_is_called(tmp_path):
+    with Cluster(2, "cpu") as cluster:
+        cluster.run(called, tmp_path / "good", "ddp", "as it is")
+        for stage in ("ddp", "zero3", "fsdp2"):
+            for how in ("within", "in parts")[: 1 + (stage != "fsdp2")]:  # which gathers where the model is called
+                cluster.run(called, tmp_path / f"{stage} {how}", stage, how)
+                run, result = Run(tmp_path / f"{stage} {how}"), compare(tmp_path / "good", tmp_path / f"{stage} {how}")
+                assert (result.parting, run.unseen) == (None, []), f"{stage} {how}: {result}"
+                assert all(len(step.whole(kind)) == 4 for step in run.steps.values() for kind in ("before", "read"))
+
+
+def made_twice(folder, times):
+    model = seeded(lambda: nn.Linear(8, 2))
+    engines = [ENGINES["torch-ddp"](model, torch.optim.SGD, lr=0.1) for _ in range(times)]
+    with Fingerprints(folder, (1, 2)):
+        for step in range(2):
+            engines[-1].backward(engines[-1].model(data(step)).square().mean())
+            engines[-1].step()
+
+
+def test_an_engine_may_take_the_model_of_one_that_is_still_there(tmp_path):
+    with Cluster(1, "cpu") as cluster:
+        for times in (1, 2):
+            cluster.run(made_twice, tmp_path / f"run {times}", times)
+    assert compare(tmp_path / "run 1", tmp_path / "run 2").parting is None
+    assert list(Run(tmp_path / "run 2").about) == ["weight", "bias"]
+
+
+def found_within():
+    models = [nn.Linear(2, 2) for _ in range(8)]
+    engines = [ENGINES["ddp"](model, torch.optim.SGD, lr=0.1) for model in reversed(models)]
+    found = places.trained_within(nn.ModuleList(models[1:]))
+    return [models.index(model) for model in found], len(engines)
+
+
+def test_models_of_several_engines_are_found_in_the_order_of_the_module_around_them():
+    """Whoever comes first has names without a prefix: on all ranks, and in both runs, that must be the same one."""
+    with Cluster(2, "cpu") as cluster:
+        assert cluster.run(found_within) == [([*range(1, 8)], 8)] * 2

@@ -1,5 +1,7 @@
 """What a run holds beside the closed form: its terms, a loop of one's own, and the reason where there is no number."""
 
+from importlib.util import find_spec
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -86,6 +88,39 @@ def test_an_optimizer_with_another_number_of_moments_is_read_off(cluster):
     assert {row["difference"] for row in recording.explain()} == {0}
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "two"), [(torch.optim.SGD, False), (torch.optim.RMSprop, False), (torch.optim.RAdam, True)]
+)
+def test_a_stage_has_a_formula_only_with_an_optimizer_of_two_moments(cluster, optimizer, two):
+    def with_engine():
+        engine = ENGINES["zero2"](models.build("mlp-odd"), optimizer, lr=1e-3)
+        for inputs, targets in models.batches("mlp-odd", 2, dist.get_rank(), 3):
+            engine.training_step(inputs, targets, models.loss)
+
+    recording = cluster.record(with_engine)
+    assert (recording.info.formula is not None) == two
+    assert {row["state"] for row in recording.table()} == {sum(recording.state.values())}
+    if two:
+        assert recording.explain().rows[-1]["difference"] == 0
+        return
+    assert f"no formula: no closed form covers zero2 in fp32 with {optimizer.__name__}" in str(recording.table())
+    with pytest.raises(ValueError, match=f"no closed form for {optimizer.__name__}: the formulas count two moments"):
+        recording.explain()
+
+
+def test_a_stage_has_its_formula_also_where_a_rank_has_had_nothing_to_update(cluster):
+    def first_unused():
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 7))
+        engine = ENGINES["zero2"](model, torch.optim.AdamW, lr=1e-3, units=[])
+        for _ in range(3):
+            engine.backward(model[1](torch.ones(2, 8)).square().mean())
+            engine.step()
+
+    recording = cluster.record(first_unused)
+    assert recording.info.formula == theory.state_bytes("zero2", 72 + 63, 2)
+    assert [recording.explain(rank=rank).rows[-1]["difference"] for rank in range(2)] == [0, 0]
+
+
 def test_what_is_frozen_is_in_no_formula_that_stands_beside_a_measurement(cluster):
     def with_engine():
         engine = ENGINES["zero2"](frozen_first(), torch.optim.AdamW, lr=1e-3)
@@ -117,7 +152,9 @@ def test_a_run_of_one_step_says_why_it_has_no_state(cluster):
         recording.explain()
 
 
-def test_every_place_counts_the_same_collectives(cluster, recordings):
+def test_every_place_counts_the_same_collectives(cluster, recordings, require):
+    require(find_spec("anywidget"), "anywidget", "pip install 'zerolab[lab]'")  # the player's
+
     def without_training():
         for _ in range(7):
             dist.all_reduce(torch.ones(1))

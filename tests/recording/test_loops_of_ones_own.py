@@ -414,3 +414,126 @@ def test_a_model_that_is_called_before_fsdp2_shards_it_has_one_owner(cluster):
     assert recording.num_params == 212_352
     holding = {event.unit for event in recording.ranks[0].events if event.op == "hold" and event.step == 2}
     assert holding == {unit.name for unit in recording.units} == {"root", *(f"blocks.{n}" for n in range(4))}
+
+
+def counted(rank):
+    """The units whose size is known, and those that events name."""
+    return {unit.name: unit.numel for unit in rank.units}, {event.unit for event in rank.events if event.unit}
+
+
+def train_by(model, optimizer, steps=2):
+    for _ in range(steps):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_part_that_trained_before_its_whole_keeps_its_units(record):
+    def train():
+        part = nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8))
+        train_by(part, torch.optim.Adam(part.parameters()))
+        whole = Whole(part)
+        train_by(whole, torch.optim.Adam(whole.parameters()))
+
+    rank = record(train)
+    units, named = counted(rank)
+    assert units == {"0": 8 * 16 + 16, "1": 16 * 8 + 8, "Whole.root": 72}
+    assert named == units.keys() | {"root"}  # that of the part, of which all is in units
+    assert (rank.info.num_params, rank.info.steps) == (352, 4)
+    steps = [{e.unit for e in rank.events if (e.op, e.step) == ("forward", step)} for step in (2, 4)]
+    assert steps == [{"root", "0", "1"}, named]
+
+
+def test_two_models_that_share_a_part_have_it_once_and_keep_the_rest(record):
+    def train():
+        part = nn.Linear(8, 8)
+        models = Whole(part), Whole(part)
+        optimizers = [torch.optim.Adam(model.parameters()) for model in models]
+        for model, optimizer in 2 * list(zip(models, optimizers, strict=True)):
+            train_by(model, optimizer, steps=1)
+
+    rank = record(train)
+    units, named = counted(rank)
+    assert units == {"part": 72, "head": 72, "Whole.head": 72}
+    assert named == units.keys() | {"root", "Whole.root"}
+    assert rank.info.num_params * 4 == rank.info.state["parameters"] == 3 * 72 * 4
+    holds = {e.unit: e.spans for e in rank.events if (e.op, e.category) == ("hold", "parameters")}
+    assert holds == dict.fromkeys(units, ((0, 72),))
+
+
+class LossOf(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, x):
+        return self.model(x).square().mean()
+
+
+def as_it_is(model):
+    return lambda x: model(x).square().mean()
+
+
+def in_parts(model):
+    return lambda x: model[2](model[1](model[0](x))).square().mean()
+
+
+def train_called_by(stage, call):
+    model = nn.Sequential(nn.Sequential(nn.Linear(8, 8), nn.Tanh()), nn.Tanh(), nn.Linear(8, 8))
+    model[0](torch.ones(1, 8))
+    engine = ENGINES[stage](model, torch.optim.AdamW, units=[])
+    forward = call(engine.module if stage == "fsdp2" else engine.model)
+    for _ in range(2):
+        engine.backward(forward(torch.ones(4, 8)))
+        engine.step()
+
+
+CALLED = [(stage, call) for stage in ("ddp", "zero3", "fsdp1", "fsdp2") for call in (as_it_is, LossOf, in_parts)]
+
+
+# FSDP gathers where the model itself is called.
+@pytest.mark.parametrize(("stage", "call"), [pair for pair in CALLED if pair[0][0] != "f" or pair[1] is not in_parts])
+def test_what_an_engine_trains_counts_once_however_it_is_called(cluster, stage, call):
+    recording = cluster.record(train_called_by, stage, call)
+    assert recording.num_params == 2 * 72
+    assert {unit.name for unit in recording.units} == {"root"}
+    assert {event.unit for event in recording.ranks[0].events if event.step == 2} == {"root", None}
+
+
+def test_a_second_model_that_is_wrapped_after_its_first_call_keeps_its_names(cluster):
+    def train():
+        first, second = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        first(torch.ones(4, 8))
+        second(torch.ones(4, 8))
+        wrapped = DistributedDataParallel(second)
+        optimizer = torch.optim.SGD([*first.parameters(), *second.parameters()], lr=0.1)
+        for _ in range(2):
+            wrapped(first(torch.ones(4, 8))).sum().backward()
+            optimizer.step()
+
+    rank = cluster.record(train).ranks[0]
+    forwards = [event.unit for event in rank.events if (event.op, event.step) == ("forward", 2)]
+    assert forwards == ["root", "Sequential.root", "Sequential.0"]
+
+
+def by_backward(loss, weight):
+    for part in (loss, loss):
+        part.backward(retain_graph=True)
+
+
+def by_grad(loss, weight):
+    (weight.grad,) = torch.autograd.grad(loss, weight)
+
+
+@pytest.mark.parametrize("differentiate", [by_backward, by_grad])
+def test_each_update_of_a_loop_without_modules_is_a_step_of_its_own(record, differentiate):
+    def train():
+        weight = nn.Parameter(torch.ones(8, 8))
+        optimizer = torch.optim.AdamW([weight])
+        for _ in range(3):
+            differentiate((torch.ones(4, 8) @ weight).square().mean(), weight)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    info = record(train).info
+    assert (info.steps, info.state) == (3, {"parameters": 256, "gradients": 256, "optimizer_state": 512 + 4})

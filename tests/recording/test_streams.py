@@ -19,10 +19,17 @@ class ByHand:
     kind = "cpu"
 
     def __init__(self):
-        self.now, self.current = 0, 0
+        self.now, self.current, self.capturing = 0, 0, False
 
     def mark(self):
+        assert not self.capturing, "it would become a part of the graph, and have no time"
         return self.now
+
+    def is_capturing(self):
+        return self.capturing
+
+    def carries(self, group, tensors):
+        return True
 
     def stream(self):
         return self.current
@@ -67,6 +74,19 @@ def test_another_stream_on_which_units_run_has_a_name_of_its_own():
         marks.end(seq)
     device.now = 10
     assert [found.stream for found in marks.times().values()] == ["compute", "compute 2", "compute 3", "compute 2"]
+
+
+def test_what_goes_into_a_cuda_graph_is_left_unmarked_and_what_lies_around_it_is_timed():
+    device = ByHand()
+    marks = Streams(device, lambda: device.now)
+    marks.begin(0)
+    device.capturing = True
+    marks.begin(1)
+    assert marks.launch(2, SimpleNamespace(group_name="0"), [torch.ones(1)]) is None
+    marks.end(1)
+    device.capturing, device.now = False, 1000
+    marks.end(0)
+    assert list(marks.times()) == [0]
 
 
 class Event:

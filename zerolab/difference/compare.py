@@ -341,6 +341,7 @@ def _apart(good: Step, bad: Step, moment: str) -> tuple[tuple[str, ...], str]:
 
 
 def _usual(found: dict[str, Print]) -> dict[str, float]:
-    """The length that each tensor would have with the mean square of all."""
-    mean = sum(each.squares for each in found.values()) / max(1, sum(each.numel for each in found.values()))
+    """The length that each tensor would have with the mean square of all that have no inf or NaN."""
+    finite = [each for each in found.values() if each.is_finite]
+    mean = sum(each.squares for each in finite) / max(1, sum(each.numel for each in finite))
     return {name: math.sqrt(mean * each.numel) for name, each in found.items()}

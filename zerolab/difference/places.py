@@ -1,7 +1,8 @@
 """Which elements of which parameter a tensor has that an optimizer updates."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -44,19 +45,36 @@ def names_of(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def forget_parts(
     models: dict[int, tuple[nn.Module, str]], about: dict[str, Any], steps: list[dict[str, Any]], whole: nn.Module
-) -> bool:
-    """Drops models that are parts of a whole and were called before it to learn shapes; whether there were any.
+) -> None:
+    """Drops models that are parts of a whole and were called before it to learn shapes.
 
-    Not once they train: a step has had a backward or an update.
+    Not once they train, by an engine or because a step has had a backward or an update.
     """
     if any(step["losses"] or step["updates"] for step in steps):
-        return False
+        return
     ids = {id(each) for each in whole.parameters()}
-    parts = [key for key, (other, _) in models.items() if ids.issuperset(map(id, other.parameters()))]
+    trained = {id(holder.model) for holder in holders}
+    others = [(key, other) for key, (other, _) in models.items() if key not in trained]
+    parts = [key for key, other in others if ids.issuperset(map(id, other.parameters()))]
     for part, prefix in map(models.pop, parts):
-        for name in names_of(part):
-            about.pop(prefix + name, None)
-    return bool(parts)
+        for name in [*names_of(part), *(plain(name) for name, _ in part.named_buffers())]:
+            for noted in (about, *(step[moment] for step in steps for moment in ("before", "buffers"))):
+                noted.pop(prefix + name, None)
+
+
+def trained_within(module: nn.Module) -> list[nn.Module]:
+    """The models of engines that have parameters of this module, which may be a part of one, or lie around it.
+
+    In the order of its parameters, as all ranks must name them alike. None for one that is itself an engine's, whoever
+    had its parameters before.
+    """
+    numbers, models = {id(each): number for number, each in enumerate(module.parameters())}, []
+    for model in [holder.model for holder in holders]:
+        if model is module:
+            return []
+        if mine := [numbers[id(each)] for each in model.parameters() if id(each) in numbers]:
+            models.append((mine[0], model))
+    return [model for _, model in sorted(models, key=itemgetter(0))]
 
 
 def plain(name: str) -> str:
@@ -81,6 +99,16 @@ def places_of(model: nn.Module) -> Places:
             found.setdefault(id(parameter), (parameter, _of_whole(name, parameter)))
     for key, pieces in _of_fsdp1(model):
         found[id(key)] = key, pieces
+    return list(found.values())
+
+
+def of_models(models: Iterable[tuple[nn.Module, str]]) -> Places:
+    """The same of several models, with what comes before each one's names; what they share is the first one's."""
+    found: dict[int, tuple[torch.Tensor, list[Place]]] = {}
+    for model, prefix in [*models]:  # another thread may be asking
+        for tensor, pieces in places_of(model):
+            named = [piece._replace(name=prefix + piece.name) for piece in pieces]
+            found.setdefault(id(tensor), (tensor, named))
     return list(found.values())
 
 

@@ -35,6 +35,8 @@ from torch._subclasses import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
+from zerolab.engines.graph import tensors_needing_gradient
+
 VERSION = 2  # of the files
 BATCH = "a tensor of the batch"
 SIGNS = 16
@@ -220,8 +222,8 @@ def rows_of(tensors: list[torch.Tensor]) -> list[int]:
 
 def of_batch(
     step: dict[str, Any], model: nn.Module, batch: Any, sees: Callable[[torch.Tensor], bool], *, dropout: bool
-) -> Callable[[torch.Tensor | None], None] | None:
-    """Adds it to the step; of a model in evaluation mode, when a hook of an output first calls what is returned.
+) -> Callable[[torch.Tensor | None], None]:
+    """Returns what adds it to the step when first called, as by hooks of the outputs: without a backward it is none.
 
     Args:
         step: the fingerprints.
@@ -235,6 +237,7 @@ def of_batch(
     # What has a gradient's function comes from another model and is no batch: other shares round it otherwise.
     given = [leaf for leaf in leaves if leaf.grad_fn is None]
     hashes, rows = rows_of([leaf for leaf in given if sees(leaf)]), step["rows"]
+    has_made = len(given) < len(leaves)  # said here: a loop may keep the graph, whose hooks are to keep no batch
     states = [hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6).hexdigest()] if dropout else []
     kinds = []
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
@@ -245,7 +248,7 @@ def of_batch(
         if not waiting:
             return
         waiting.clear()
-        if len(given) < len(leaves) and name not in step["made"]:
+        if has_made and name not in step["made"]:
             step["made"].append(name)
         rows["count"] += len(hashes)
         rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
@@ -253,7 +256,14 @@ def of_batch(
         step["random"] += states
         step["compute"] += kinds
 
-    if model.training:
-        seen(None)
-        return None
     return seen
+
+
+def hear(outputs: list[Any], seen: Callable[[torch.Tensor], None]) -> bool:
+    """Has `seen` called when a backward comes to one of these outputs; whether there is one where it can be heard."""
+    others = tensors_needing_gradient([each for each in outputs if not isinstance(each, torch.Tensor)])
+    # Not at a parameter among them, say: it outlives the step, and has a gradient of each backward.
+    made = [each for each in (*outputs, *others) if isinstance(each, torch.Tensor) and each.grad_fn is not None]
+    for each in made:
+        each.register_hook(seen)
+    return bool(made)

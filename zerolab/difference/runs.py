@@ -277,10 +277,10 @@ def close(one: Print, two: Print, allowed: float, least: float = 0.0, *, infinit
 
 
 def within(apart: float, most: float, one: float, two: float) -> bool:
-    """Whether two numbers are so close; of inf and NaN, which are at no distance, whether both are such."""
+    """Whether two numbers are so close; of inf and NaN, which are at no distance, whether both are the same."""
     if math.isfinite(one) and math.isfinite(two):
         return apart <= most
-    return not (math.isfinite(one) or math.isfinite(two))
+    return one == two or (math.isnan(one) and math.isnan(two))
 
 
 def _read(path: Path) -> dict[str, Any]:

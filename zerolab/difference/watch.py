@@ -7,7 +7,7 @@ the rank's own gradients where autograd brings whole ones, what the optimizer re
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -21,8 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference.places import Place, buffers_of, forget_parts, names_of, places_of, reasons, sharing
-from zerolab.difference.prints import BATCH, VERSION, folder_of, is_traced, of_batch, plain_value, print_of, unreadable
+from zerolab.difference import places, prints
 from zerolab.difference.runs import empty_step
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
@@ -42,7 +41,7 @@ Step = dict[str, Any]
 
 def all_steps(out: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """Runs on a rank: `fn`, with the fingerprints of all its steps beside `out`."""
-    with Fingerprints(folder_of(out), (1, sys.maxsize)):
+    with Fingerprints(prints.folder_of(out), (1, sys.maxsize)):
         return fn(*args, **keywords)
 
 
@@ -110,13 +109,13 @@ class Fingerprints:
                 print(f"zerolab: no fingerprints were taken, {UNSEEN}", file=sys.stderr)
             return
         if self._updated:
-            self._steps[-1]["end"] = self._parameters()
+            self._steps[-1]["end"] = self._parameters(self._models.values())
         for kind in ("local", "last"):
             for step in self._steps:  # twelve digits are more than any rounding that is asked for
                 step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
         rank = self._member.rank
         contents = {
-            "fingerprints": VERSION,
+            "fingerprints": prints.VERSION,
             "rank": rank,
             "world_size": self._member.world_size,
             "parameters": self._about,
@@ -146,14 +145,14 @@ class Fingerprints:
         return original(module, *args, **keywords)
 
     def _before_forward(self, module: nn.Module, inputs: Any) -> None:
-        if is_traced():
+        if prints.is_traced():
             return
         trains = may_train(module)
         if get_ident() == self._thread or (trains and self._thread is None):
             self._thread = get_ident()
             self._running.append(module)
             keywords, self._keywords = self._keywords, {}
-            if trains and has_shapes(module):
+            if trains:
                 self._may_train(module, (inputs, keywords))
         elif trains:
             self._not_seen("training in other threads than the first")
@@ -165,55 +164,58 @@ class Fingerprints:
                 return
             self._begin(module)
             if self._now is not None:
-                sees, dropout = partial(self._sees, what=BATCH), "dropout" in self._reasons
+                sees, dropout = partial(self._sees, what=prints.BATCH), "dropout" in self._reasons
                 # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
-                self._seen = of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
-        if self._now is not None and id(self._running[0]) in self._models:
-            model, prefix = self._models[id(self._running[0])]
-            if unwrapped(model) is module and not self._now["buffers"]:  # DDP has sent them by now
-                for whole, buffer in buffers_of(module, prefix):
+                self._seen = prints.of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
+        model, prefix = self._models.get(id(self._running[0]), (None, ""))
+        if self._now is not None and model is not None and unwrapped(model) is module:  # DDP has sent them by now
+            for whole, buffer in places.buffers_of(module, prefix):
+                if whole.name not in self._now["buffers"]:
                     self._note(self._now["buffers"], [whole], buffer)
 
     def _begin(self, module: nn.Module) -> None:
         self._member = membership(self._member)
         if self._updated:
             if self._steps:
-                self._steps[-1].setdefault("end", self._parameters())
+                self._steps[-1].setdefault("end", self._parameters(self._models.values()))
             self._updated, self._now = False, None
         if self._done == self._last:
             self._end()
             return
         if self._done < self._first - 1:
             return
-        self._learn(module)
         if self._now is None:
             self._now = empty_step(self._done + 1)
-            self._now["before"] = self._parameters()
+            self._now["before"] = self._parameters(self._models.values())
             self._steps.append(self._now)
+        if has_shapes(module):  # else its forward gives them to it
+            self._learn(module)
         self._now["sharing"] = sorted(self._sharing)
         self._line("forward")
 
     def _learn(self, module: nn.Module) -> None:
         if id(module) in self._models:
             return
-        if forget_parts(self._models, self._about, self._steps, module) and not self._models:
-            self._steps, self._now = [], None
-        parameters = names_of(module)
+        for model in places.trained_within(module):  # the engine says what is there, and by what names
+            self._learn(model)
+        places.forget_parts(self._models, self._about, self._steps, module)
         known = {id(each) for other, _ in self._models.values() for each in other.parameters()}
-        if known & {id(each) for each in parameters.values()}:  # a part of it, called by itself
+        parameters = {name: each for name, each in places.names_of(module).items() if id(each) not in known}
+        if not parameters:  # a part of them, called by itself
             return
         prefix = prefix_of(module, self._about)
         self._models[id(module)] = module, prefix
-        self._sharing |= sharing(module)
-        engines = [holder for holder in holders if holder.model is module]
-        self._engines += engines
+        self._sharing |= places.sharing(module)
+        self._engines += (engines := [holder for holder in holders if holder.model is module])
         for name, each in parameters.items():
             tied = next((other for other, it in parameters.items() if it is each and not hasattr(each, "_fqns")), name)
             self._about[prefix + name] = [each.requires_grad, prefix + tied, str(each.dtype).removeprefix("torch.")]
             sharded = engines or is_part(each) or hasattr(each, "placements")
             if each.requires_grad and tied == name and not sharded:
                 self._stack.callback(each.register_hook(partial(self._brought, id(module), prefix + name)).remove)
-        self._reasons |= reasons(module)
+        self._reasons |= places.reasons(module)
+        if self._now is not None:  # before any update of the step
+            self._now["before"] |= self._parameters([(module, prefix)])
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
         if get_ident() != self._thread:
@@ -221,12 +223,13 @@ class Fingerprints:
         while self._running and self._running.pop() is not module:
             pass
         if self._now is not None and not self._running and torch.is_grad_enabled():
-            leaves = [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
-            kinds = {str(leaf.dtype).removeprefix("torch.") for leaf in leaves if leaf.is_floating_point()}
-            self._now["compute"] += sorted(kinds)
-            for leaf in leaves:
-                if leaf.requires_grad and self._seen is not None:
-                    leaf.register_hook(self._seen)
+            given = tree_leaves(outputs)
+            floating = (leaf for leaf in given if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
+            self._now["compute"] += sorted({str(leaf.dtype).removeprefix("torch.") for leaf in floating})
+            if self._seen is not None:
+                self._learn(module)  # unless it had shapes before
+                if not prints.hear(given, self._seen) and unwrapped(module).training:
+                    self._seen(None)
             self._seen = None
 
     # The backward.
@@ -258,7 +261,7 @@ class Fingerprints:
         now, what = self._now, f"gradient of {name}"
         if now is None or self._updated or of not in self._models or not self._sees(gradient, what):
             return
-        mine = print_of(name, gradient)
+        mine = prints.print_of(name, gradient)
         for kind in ("local", "last"):
             sums = now[kind].get(name, [0.0] * len(mine.signed))
             now[kind][name] = [a + b / self._scale for a, b in zip(sums, mine.signed, strict=True)]
@@ -277,17 +280,17 @@ class Fingerprints:
             return
         self._line("update")
         now["updates"] += 1
-        places = {id(tensor): pieces for tensor, pieces in self._places()}
+        known = {id(tensor): pieces for tensor, pieces in places.of_models(self._models.values())}
         found_inf, scale = (getattr(optimizer, name, None) for name in ("found_inf", "grad_scale"))
         if found_inf is not None and float(found_inf):  # a fused one skips by itself
             now["skipped"] = True
             return
         for number, group in enumerate(optimizer.param_groups):
-            settings = {key: plain_value(group[key]) for key in SETTINGS if key in group}
+            settings = {key: prints.plain_value(group[key]) for key in SETTINGS if key in group}
             for place, tensor in enumerate(group["params"]):
-                unknown = [Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
+                unknown = [places.Place(f"(the optimizer's own tensor {number}.{place})", 0, 0, local(tensor).numel())]
                 # What an optimizer updates for another, as for the owner of a matrix, is no parameter.
-                pieces = places.get(id(tensor), unknown if len(self._updating) == 1 else [])
+                pieces = known.get(id(tensor), unknown if len(self._updating) == 1 else [])
                 for piece in pieces:
                     now["settings"][piece.name] = settings
                 scaled = scale is not None and tensor.grad is not None  # and divides by itself
@@ -305,38 +308,31 @@ class Fingerprints:
             if not self._updated and self._is_here(optimizer):  # asked again: another thread may train by now
                 self._done, self._updated = self._done + 1, True
 
-    def _note(self, where: dict[str, Any], pieces: list[Place], tensor: torch.Tensor | None, what: str = "") -> None:
+    def _note(self, where: dict[str, Any], pieces: list[Any], tensor: torch.Tensor | None, what: str = "") -> None:
         if tensor is None or not pieces or not self._sees(local(tensor), what + pieces[0].name):
             return
         flat = local(tensor.detach()).reshape(-1)
         for name, place, start, numel, at in pieces:
             if numel and place + numel <= flat.numel():
-                found = print_of(name, flat[place : place + numel], start, at)
+                found = prints.print_of(name, flat[place : place + numel], start, at)
                 others = [each for each in where.get(name, []) if each[0] != start]
                 where[name] = [*others, [start, *found.as_list()]]
 
-    def _parameters(self) -> dict[str, Any]:
+    def _parameters(self, models: Iterable[tuple[nn.Module, str]]) -> dict[str, Any]:
         found: dict[str, Any] = {}
-        for tensor, pieces in self._places():
-            self._note(found, pieces, tensor)
+        for tensor, pieces in places.of_models(models):
+            self._note(found, [piece for piece in pieces if piece.name in self._about], tensor)
         return found
-
-    def _places(self) -> list[tuple[torch.Tensor, list[Place]]]:
-        return [
-            (tensor, [piece._replace(name=prefix + piece.name) for piece in pieces])
-            for model, prefix in [*self._models.values()]  # another thread may be asking
-            for tensor, pieces in places_of(model)
-        ]
 
     def _is_here(self, optimizer: Any = None) -> bool:
         """Whether this is the thread that trains; or autograd's or another, whose optimizer updates the same models."""
         if self._over or optimizer is None or self._thread in (None, get_ident()):
             return not self._over and self._thread in (None, get_ident())
-        mine = {id(tensor) for tensor, _ in self._places()}
+        mine = {id(tensor) for tensor, _ in places.of_models(self._models.values())}
         return any(id(each) in mine for group in optimizer.param_groups for each in group["params"])
 
     def _sees(self, tensor: torch.Tensor, what: str) -> bool:
-        if why := unreadable(tensor):
+        if why := prints.unreadable(tensor):
             self._not_seen(f"{what} ({why})")
         return not why
 

@@ -6,8 +6,11 @@ values, so a recording is JSON and loads without executing anything.
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from warnings import warn
+
+if TYPE_CHECKING:
+    from zerolab.engines.partition import FlatLayout
 
 Category = Literal["parameters", "gradients", "optimizer_state", "activations", "communication", "other"]
 Phase = Literal["setup", "forward", "backward", "reduce", "step", "gather"]
@@ -79,7 +82,7 @@ class Event:
     op: str  # module: "forward" or "backward"; collective: "all_gather", ...; memory: "hold", "peak", "host peak"; ...
     unit: str | None = None
     group: tuple[int, ...] | None = None  # the ranks that take part; None for all
-    dtype: str | None = None
+    dtype: str | None = None  # of what is sent, or of what is held from now on
     numel: int = 0  # elements of the whole buffer that the event is about
     logical_bytes: int = 0  # what the algorithm must send from this rank
     live: dict[str, int] = field(default_factory=dict)
@@ -141,6 +144,19 @@ class UnitInfo:
     replicated: bool = False
 
 
+def unit_of(layout: "FlatLayout") -> UnitInfo:
+    """What a recording knows of a flat."""
+    return UnitInfo(
+        name=layout.name,
+        numel=layout.numel,
+        padded=layout.padded,
+        dtype=str(layout.dtype).removeprefix("torch."),
+        parameters=tuple(slot.name for slot in layout.slots),
+        frozen=layout.frozen,
+        replicated=layout.replicated,
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunInfo:
     """What a recording says of the whole run: the same on every rank, or measured on the first.
@@ -155,6 +171,8 @@ class RunInfo:
     matrices: int = 0  # elements of the matrices that Muon updates
     moments: str = "fp32"  # in what Adam's moments lie, as `theory.state_bytes` takes it
     offload: bool = False
+    reduce_dtype: str | None = None  # in which gradients are added up; None for the precision's own
+    amsgrad: list[str] = field(default_factory=list)  # flats of which Adam keeps the largest second moments
     backend: str | None = None
     device: str | None = None
     simulated: bool = False
@@ -214,7 +232,7 @@ class RankInfo(RunInfo):
     def for_terms(self) -> dict[str, Any]:
         """What `theory.terms` needs to know about a rank, as its keywords."""
         known = {"offload": self.offload, "on_gpu": self.host_state is not None, "updated": self.updated}
-        return known | {"moments": self.moments}
+        return known | {"moments": self.moments, "reduce_dtype": self.reduce_dtype, "amsgrad": self.amsgrad}
 
 
 def merge_spans(spans: Iterable[tuple[int, int]]) -> Spans:

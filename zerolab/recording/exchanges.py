@@ -9,7 +9,7 @@ and carry no bytes of their own, so that nothing is counted twice.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
-from threading import local
+from threading import get_ident, local
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -47,8 +47,6 @@ class _Thread(local):
     inside: Draft | None = None  # the engines' collective that is being started or finished
     called_back = 0  # callbacks of torch's futures that it is in
     comparing = 0  # open comparisons of the ranks, which can be nested: what they send is part of no step
-    # Keeps c10d's handle alive until Python has taken it, so that it stays the same object.
-    newest: Any = None
 
     def __init__(self) -> None:
         self.labelled: list[str | None] = [None]  # for each open label of the profiler the unit that it names
@@ -61,6 +59,8 @@ class Exchanges(Observer):
         self._log, self._ownership = log, ownership
         self._thread = _Thread()
         self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]]]] = WeakKeyDictionary()
+        # By thread: keeps c10d's handle the same object until Python takes it. In `_Thread` it crashes a thread's end.
+        self._newest: dict[int, Any] = {}
         self._small: dict[int, list[torch.Tensor]] = {}  # by `seq` of a collective: where its results arrive
         self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
@@ -76,7 +76,7 @@ class Exchanges(Observer):
         stack.enter_context(others.counting_callbacks(self._thread))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
-        for known in (self._works, self._calls, self._arriving, self._small):
+        for known in (self._works, self._newest, self._calls, self._arriving, self._small):
             stack.callback(known.clear)
         stack.callback(setattr, self, "_thread", _Thread())  # with what each thread keeps alive
 
@@ -182,7 +182,7 @@ class Exchanges(Observer):
             # A barrier makes the host wait, and in a batch of sends and receives the end of a single one is not known.
             if self._log.streams is not None and request.op != "barrier" and request.peer is None:
                 whole = inside or draft
-                handed_over = self._log.streams.launch(whole["seq"], request.group, request.tensors)
+                handed_over = self._log.streams.launch(whole["seq"], request.group, c10d.tensors_in(args[:2]))
         result = execute(*given, **keywords)
         work = self._note_work(result, draft, aliases)
         if handed_over is not None:
@@ -198,7 +198,7 @@ class Exchanges(Observer):
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if not isinstance(handle, torch.ScriptObject):
             return None
-        work = self._thread.newest = dist.Work.unbox(handle)
+        work = self._newest[get_ident()] = dist.Work.unbox(handle)
         if work is not None:
             self._works[work] = draft, aliases
         elif self._thread.inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
@@ -233,7 +233,7 @@ class Exchanges(Observer):
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
         draft, aliases = self._works.pop(work, (None, []))
-        self._thread.newest = None
+        self._newest.pop(get_ident(), None)
         if draft is None:
             return original(work, *args, **keywords)
         if draft.get("parent") is not None:  # the wait for the whole exchange is an event, the one for a message is not

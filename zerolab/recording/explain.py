@@ -27,6 +27,8 @@ TERMS = {
     "fp32_gradient_shard": "fp32 copy of the owned gradients",
     "frozen": "no gradients, no optimizer state",
     "replicated": "whole on every rank, not a shard",
+    "reduce_dtype": "gradients added up in another dtype",
+    "amsgrad": "the largest second moments",
     "offloaded_copy": "fp32 copy that the optimizer updates",
     "offloaded_gradients": "copy of the owned gradients, in main memory",
     "other_dtypes": "parameters that are not fp32",
@@ -54,6 +56,11 @@ def explain(recording: "Recording", rank: int | None = None, stage: str | None =
         raise ValueError(
             f"no closed form for stage {ran!r} in {precision}: record one of {', '.join(theory.STAGES)}, or let "
             "zerolab.compare name what the system holds beyond its form"
+        )
+    if recording.info.formula is None:
+        raise ValueError(
+            f"no closed form for {recording.info.optimizer}: the formulas count two moments for each parameter, as "
+            "Adam keeps them; record the run with Adam or AdamW"
         )
     flats, moments = flats_of(recording), chosen.info.moments
     formula = theory.state_bytes(ran, sum(flat.numel for flat in flats), world_size, precision, moments=moments)

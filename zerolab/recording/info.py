@@ -40,7 +40,8 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
     sent: Counter[int] = Counter()  # by step, in one pass: a long recording has many steps and many events
     for draft in log.drafts:
         sent[draft["step"]] += draft.get("logical_bytes", 0)
-    known = {name: getattr(ownership, name) for name in ("stage", "optimizer", "matrices", "moments", "offload")}
+    names = ("stage", "optimizer", "matrices", "moments", "offload", "reduce_dtype")
+    known = {name: getattr(ownership, name) for name in names} | {"amsgrad": sorted(ownership.amsgrad)}
     return RankInfo(
         **known,
         num_params=num_params or None,
@@ -86,7 +87,7 @@ def _figures(steps: list[StepFigures], device: str, *, had_state: bool) -> dict[
 
 
 def _formula(of: Ownership, num_params: int, trained: int, world_size: int, precision: str | None) -> State | None:
-    """The closed form for this run, if it is one of the stages and precisions that have one.
+    """The closed form for this run, if it is one of the stages, precisions and optimizers that have one.
 
     What is frozen has neither gradient nor optimizer state; `explain` has that as a term, because Ψ counts it.
     """
@@ -96,6 +97,8 @@ def _formula(of: Ownership, num_params: int, trained: int, world_size: int, prec
     # A loop of one's own has no stage, and a formula next to it would be a guess.
     stage = of.stage
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
+        return None
+    if not of.has_form:
         return None
     return systems.state_bytes(
         stage, num_params, world_size, precision, trained=trained, moments=of.moments, matrices=of.matrices

@@ -67,8 +67,11 @@ def _why_empty(recording: "Recording", chosen: RankRecording) -> str:
         _ = chosen.state
     except ValueError as reason:
         return f"\n{reason}"
-    if recording.info.formula is None and recording.info.stage is None:
+    info = recording.info
+    if info.formula is None and info.stage is None:
         return "\nno formula: nothing says which stage this loop is; explain() sets it beside the nearest one"
+    if info.formula is None:
+        return f"\nno formula: no closed form covers {info.stage} in {info.precision} with {info.optimizer}"
     return ""
 
 

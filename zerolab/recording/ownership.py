@@ -1,20 +1,21 @@
 """Who holds what: the engines say, where there are any; otherwise it is read from the model and its optimizers."""
 
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
 
-from zerolab.engines.declared import moments_of, name_of
+from zerolab.engines.declared import has_two_moments, moments_of, name_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
-from zerolab.engines.partition import ROOT, FlatLayout, partition
+from zerolab.engines.partition import partition
 from zerolab.recording.c10d import tensors_in
-from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans
+from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, unit_of
 from zerolab.recording.log import Log
 from zerolab.recording.wrappers import (
     fsdp_params,
@@ -25,7 +26,6 @@ from zerolab.recording.wrappers import (
     prefix_of,
     rows_of,
     units_of,
-    unwrapped,
     whole,
 )
 from zerolab.runtime.observers import Call, Holder
@@ -52,7 +52,7 @@ class Ownership:
         # Recording keeps nothing alive: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
-        self._prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+        self.prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
         self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
@@ -68,10 +68,12 @@ class Ownership:
         self.had_state = False  # whether optimizers already had state at the first recorded update
         self.matrices = 0  # elements of the matrices that the engine's Muon updates
         self.offload = False  # whether the engine's optimizer updates copies in main memory
+        self.reduce_dtype: str | None = None  # in which the engine adds up gradients, if not in the precision's own
+        self.amsgrad: set[str] = set()  # flats of which Adam keeps the largest second moments
         self.optimizer: str | None = None  # the class of the one that updated last
         self.moments = "fp32"  # in what its moments lie
-        # For each flat that was updated only in part: the elements of each tensor that was updated.
-        self.updated: dict[str, list[int]] = {}
+        self.has_form = True  # whether it keeps as many as the formulas count, if it is an engine's
+        self.updated: dict[str, list[int]] = {}  # of flats updated only in part: the elements of each tensor that was
         self.follows_others = False  # another system's code gathers and reduces
         self._sees_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
 
@@ -80,50 +82,56 @@ class Ownership:
         self._engines.append(weakref.ref(engine))
         self.stage, self.precision, self.offload = engine.stage, engine.precision, engine.offload
         self.matrices = engine.matrix_numel
+        widened = (flat.gradient_dtype for flat in engine.flats if isinstance(flat, Flat) and flat.widens_gradients)
+        self.reduce_dtype = next((str(dtype).removeprefix("torch.") for dtype in widened if not dtype.is_complex), None)
         self._log.compute_on(next(engine.model.parameters()).device)
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
-        self._learn_units(flat.layout for flat in engine.flats)
+        self.units |= {flat.layout.name: unit_of(flat.layout) for flat in engine.flats}
         self.sync()
 
-    def add_model(self, model: nn.Module, outermost: nn.Module) -> dict[str, nn.Module]:
-        """Notes a model that no engine trains, inside its wrappers; returns its units by name, the root included.
+    def add_model(self, model: nn.Module, outermost: nn.Module) -> None:
+        """Notes a model that no engine trains, inside its wrappers; of one that shares a part the rest.
 
         For a second model, such as a GAN's, the names are prefixed as `prefix_of` says.
         """
-        layouts = partition(model, 1, units_of(model))
         self.follows_others |= is_sharded(outermost)
         self._sees_buffers |= self.follows_others or is_replicated(outermost)
         self._log.compute_on(next(model.parameters()).device)
-        ids = {id(parameter) for parameter in model.parameters()}
-        for other, others in list(self._models.items()):
-            if ids & others.keys():  # the same model, wrapped since
-                del self._models[other]
-        prefix = self._prefixes[model] = prefix_of(model, self._names())
-        modules = {unit: model.get_submodule(unit) for unit in units_of(model)} | {ROOT: outermost}
-        parameters = dict(model.named_parameters())
-        layouts = [whole(layout, parameters, prefix) for layout in layouts]
-        self._learn_units(layouts)
+        others, parameters = self._noted(), dict(model.named_parameters())
+        prefix = self.prefixes[model] = prefix_of(model, self._names())
+        planned = (whole(each, parameters, prefix, others) for each in partition(model, 1, units_of(model)))
+        layouts = [layout for layout in planned if layout.slots]
+        self.units |= {layout.name: unit_of(layout) for layout in layouts}
         known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
-        by_name = {name: known[name] for name, mine in parameters.items() if not is_part(mine)}
+        by_name = {name: known[name] for name, mine in parameters.items() if name in known and not is_part(mine)}
         self._models[model] = by_name | {id(parameters[name]): place for name, place in by_name.items()}
         self.sync(updates=True)
-        return {f"{prefix}{name}": module for name, module in modules.items()}
 
-    def forget_parts(self, model: nn.Module) -> list[nn.Module]:
-        """Drops models that are this one or parts of it, called before it was noted; else they would count twice."""
-        ids = {id(parameter) for parameter in model.parameters()}
-        known = {part: {key for key in places if isinstance(key, int)} for part, places in self._models.items()}
-        parts = [part for part, its in known.items() if part is unwrapped(model) or (its and its <= ids)]
-        for part in parts:
-            for flat, _ in self._models.pop(part).values():
-                self.units.pop(flat, None)
+    def forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> list[nn.Module]:
+        """Drops models that are this one or parts of it, called before it was noted; else they would count twice.
+
+        But for those with `trained` units, which keep them: the whole gets the rest.
+        """
+        ids, modules = {id(parameter) for parameter in model.parameters()}, {id(module) for module in model.modules()}
+        parts = []
+        for part, places in [*self._models.items()]:
+            its, flats = {key for key in places if isinstance(key, int)}, {flat for flat, _ in places.values()}
+            is_within = id(part) in modules or (its and its <= ids)  # a wrapper may have replaced the parameters
+            if is_within and not any(flat.split(" ")[0] in trained for flat in flats):
+                parts.append(part)
+                del self._models[part]
+                self.units = {name: unit for name, unit in self.units.items() if name not in flats}
         return parts
 
     def is_part(self, model: nn.Module) -> bool:
-        """Whether all its parameters are those of a larger model that was noted."""
-        ids = {id(parameter) for parameter in model.parameters()}
-        return any(ids < {key for key in places if isinstance(key, int)} for places in self._models.values())
+        """Whether all its parameters are those of models that were noted."""
+        return self._noted().issuperset(map(id, model.parameters()))
+
+    def _noted(self) -> set[int]:
+        """The ids of all parameters of the models that were noted."""
+        models = [*self._models, *(engine.model for engine in self._living())]
+        return {id(parameter) for model in models for parameter in model.parameters()}
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""
@@ -146,14 +154,17 @@ class Ownership:
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes what was updated; looks again if that made new state, as a first update does: else nothing moved."""
-        flats = [flat for engine in self._living() if engine.optimizer is optimizer for flat in engine.flats]
+        mine = (engine.flats for engine in self._living() if engine.optimizer is optimizer)
+        flats = [flat for flat in chain(*mine) if isinstance(flat, Flat) and not flat.layout.frozen]
+        sizes = {flat.layout.name: flat.updated_so_far() for flat in flats}
+        if any(sizes.values()):  # else it has kept nothing yet
+            self.has_form = bool(self.matrices) or has_two_moments(optimizer)
         for flat in flats:
-            if isinstance(flat, Flat) and not flat.layout.frozen:
-                sizes = flat.updated_so_far()
-                if sizes == [flat.owned.numel()]:
-                    self.updated.pop(flat.layout.name, None)
-                else:
-                    self.updated[flat.layout.name] = sizes
+            if any("max_exp_avg_sq" in optimizer.state.get(updated, ()) for updated, _ in flat.updated()):
+                self.amsgrad.add(flat.layout.name)
+            self.updated[flat.layout.name] = sizes[flat.layout.name]
+            if self.updated[flat.layout.name] == [flat.owned.numel()]:
+                del self.updated[flat.layout.name]
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
             self.sync(updates=True)
@@ -232,10 +243,12 @@ class Ownership:
         self._emptied = False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
         now: dict[tuple[str, str], Spans] = {}
+        dtypes: dict[tuple[str, str], str] = {}
         for category, unit, span, tensor in self._held(names, updates=not stays):
             assign(tensor, _INDEX[category], unit)
             if unit is not None and span[1] > span[0]:
                 now[category, unit] = (*now.get((category, unit), ()), span)
+                dtypes[category, unit] = str(tensor.dtype).removeprefix("torch.")
         # What no longer appears has been let go, and that is an event as well.
         for key in self._seen:
             if key not in now and (names is None or key[1] in names) and not (stays and key[0] == "optimizer_state"):
@@ -245,11 +258,11 @@ class Ownership:
                 self._seen[key], merged = spans, merge_spans(spans)
                 if self._logged.get(key, ()) != merged:
                     self._logged[key] = merged
-                    self._log.add("memory", "hold", unit=key[1], category=key[0], spans=merged)
+                    self._log.add("memory", "hold", unit=key[1], category=key[0], spans=merged, dtype=dtypes.get(key))
 
     def _names(self) -> list[str]:
         """The names of all parameters, with their models' prefixes."""
-        models = [(model, self._prefixes[model]) for model in self._models]
+        models = [(model, self.prefixes[model]) for model in self._models]
         models += [(engine.model, "") for engine in self._living()]
         return [prefix + name for model, prefix in models for name, _ in model.named_parameters()]
 
@@ -332,18 +345,5 @@ class Ownership:
         if spec is None:
             return start, start + tensor.numel()
         # A parameter and its gradients share one DTensor spec. Keyed by id, since hashing it takes ten calls.
-        known = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
-        first, last = known[1]
+        _, (first, last) = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
         return (start + first, start + last) if last else (0, 0)
-
-    def _learn_units(self, layouts: Iterable[FlatLayout]) -> None:
-        for layout in layouts:
-            self.units[layout.name] = UnitInfo(
-                name=layout.name,
-                numel=layout.numel,
-                padded=layout.padded,
-                dtype=str(layout.dtype).removeprefix("torch."),
-                parameters=tuple(slot.name for slot in layout.slots),
-                frozen=layout.frozen,
-                replicated=layout.replicated,
-            )

@@ -1,9 +1,10 @@
 """Forward, backward and the update: which module runs when, and in which training step."""
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -13,13 +14,13 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.native import Native
-from zerolab.engines.partition import ROOT, find_units
+from zerolab.engines.partition import ROOT
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import has_shapes, is_compiled, unwrapped
+from zerolab.recording.wrappers import has_shapes, is_compiled, units_of, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
 COMPILED_EAGER = (
@@ -73,6 +74,8 @@ class Passes(Observer):
             stack.callback(handle.remove)
         stack.enter_context(hearing_updates(before=self._before_update, after=self._after_update))
         stack.enter_context(replace(torch.amp.GradScaler, "step", self._step_of_scaler))
+        for name in ("backward", "grad"):
+            stack.enter_context(replace(torch.autograd, name, self._differentiate))
 
     def made(self, engine: Holder) -> None:
         """Registers an engine, whose flats say which modules of its model are units."""
@@ -83,9 +86,9 @@ class Passes(Observer):
         self.watch_gradients(engine.model)
         self._ownership.add_engine(engine)
 
-    def _forget_parts(self, model: nn.Module) -> None:
+    def _forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> None:
         """Takes back what was noted of its parts, as one is called before its model is there to learn its shapes."""
-        for part in self._ownership.forget_parts(model):
+        for part in self._ownership.forget_parts(model, trained):
             for module in part.modules():
                 self._names.pop(id(module), None)
 
@@ -155,7 +158,12 @@ class Passes(Observer):
     def backward_begins(self) -> None:
         """A backward is about to be computed, for whose forward there may be no hook."""
         if not (self._computes_again or self._evaluations):
-            self.beginning()
+            self._begin_step(tentative=False)
+
+    def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        if self._log.ledger.thread == get_ident() and not in_backward():
+            self.backward_begins()
+        return original(*args, **keywords)
 
     def _learn(self, module: nn.Module) -> str:
         """Notes a model that is called for the first time, and returns the name of its root."""
@@ -163,15 +171,17 @@ class Passes(Observer):
         if is_compiled(module):
             text = COMPILED_HIDDEN if self._log.times_only else COMPILED_EAGER
             self._log.add("note", "torch.compile", text=text)
-        if self._ownership.is_known(model):
-            modules = {unit: model.get_submodule(unit) for unit in find_units(model)} | {ROOT: module}
-        elif self._ownership.is_part(model):  # a part of a known one, called by itself: its units have their names
-            modules = {ROOT: module}
+        its, root = self._ownership, ROOT
+        if not its.is_known(model) and its.is_part(model):  # called by itself: its units have their names
+            modules = {root: module}
         else:
-            self._forget_parts(model)
-            modules = self._ownership.add_model(model, module)
+            if not its.is_known(model):
+                self._forget_parts(model, {draft["unit"] for draft in self._log.drafts if draft["op"] == "backward"})
+                its.add_model(model, module)
+            prefix, own = its.prefixes.get(model, ""), {flat.split(" ")[0] for flat in its.units}
+            root, units = prefix + ROOT, {prefix + unit: unit for unit in units_of(model)}
+            modules = {name: model.get_submodule(unit) for name, unit in units.items() if name in own} | {root: module}
         self._learn_names(modules)
-        root = next(name for name, part in modules.items() if part is module)
         self._roots.add(root)
         return root
 
@@ -192,7 +202,12 @@ class Passes(Observer):
         if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_meta:  # a simulated one has no value
             self._log.add_loss(loss)
 
-    def beginning(self, *, tentative: bool = False) -> None:
+    def beginning(self) -> None:
+        """A loop says that a step begins: what it holds by now is of no step, and no scratch."""
+        self._begin_step(tentative=False)
+        self._ownership.sync()
+
+    def _begin_step(self, *, tentative: bool) -> None:
         """Begins a training step, if none without an update is under way: a loop says so, or a forward after one."""
         if self._log.current is None or self._log.current.is_updated:
             self._log.begin_step(tentative=tentative)
@@ -222,7 +237,7 @@ class Passes(Observer):
             else:
                 if training:
                     log.drop_tentative_step()
-                self.beginning(tentative=not training)
+                self._begin_step(tentative=not training)
         self._ownership.sync()
         log.compute("forward")
 

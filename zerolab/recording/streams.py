@@ -64,6 +64,10 @@ class Gpu:
         """Whoever started it has waited for it: its tensors may be freed."""
         self._kept = [kept for kept in self._kept if kept[1]() is not work]
 
+    def is_capturing(self) -> bool:
+        """Whether what is handed over now becomes part of a CUDA graph: a mark there has no time, and may spoil it."""
+        return torch.cuda.is_current_stream_capturing()
+
     def stream(self) -> Hashable:
         """The current stream's number."""
         return torch.cuda.current_stream().stream_id
@@ -121,7 +125,8 @@ class Streams:
 
     def begin(self, seq: int, kind: str = COMPUTE) -> None:
         """Event `seq` begins on the current stream, which is called `kind` if it was not used before."""
-        self._spans[seq] = _Span(self._name(self.timer.stream(), kind), self.timer.mark())
+        if not self.timer.is_capturing():
+            self._spans[seq] = _Span(self._name(self.timer.stream(), kind), self.timer.mark())
 
     def computes_here(self, stream: Any) -> bool:
         """Whether a stream of torch's (None: the current one) is both the current one and the compute stream."""
@@ -131,7 +136,7 @@ class Streams:
     def end(self, seq: int) -> None:
         """It ends there, unless it is a collective, whose end is marked where it was handed over."""
         span = self._spans.get(seq)
-        if span is not None and not span.ends:
+        if span is not None and not span.ends and not self.timer.is_capturing():
             span.ends.append(self.timer.mark())
 
     def has(self, seq: int) -> bool:
@@ -143,7 +148,7 @@ class Streams:
 
         None if the device does not execute it.
         """
-        if not self.timer.carries(group, tensors):
+        if self.timer.is_capturing() or not self.timer.carries(group, tensors):
             return None
         launched = self.timer.mark()
 

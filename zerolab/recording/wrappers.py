@@ -102,10 +102,17 @@ def is_part(parameter: nn.Parameter) -> bool:
     return any(hasattr(parameter, name) for name in _WHOLE_SHAPES)
 
 
-def whole(layout: FlatLayout, parameters: Mapping[str, nn.Parameter], prefix: str) -> FlatLayout:
-    """The layout with the shapes that its parameters have on all ranks together, and `prefix` before its names."""
+def whole(
+    layout: FlatLayout, parameters: Mapping[str, nn.Parameter], prefix: str, others: Collection[int]
+) -> FlatLayout:
+    """The layout with the shapes that its parameters have on all ranks together, and `prefix` before its names.
+
+    Without those whose ids are among the `others`, which are another model's, too.
+    """
     slots, start = [], 0
     for slot in layout.slots:
+        if id(parameters[slot.name]) in others:
+            continue
         noted = (getattr(parameters[slot.name], name, None) for name in _WHOLE_SHAPES)
         shape = next((shape for shape in noted if shape is not None), slot.shape)
         slots.append(Slot(slot.name, shape, start))
