@@ -148,7 +148,8 @@ def _elements(tensor: torch.Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, t
     # A conjugate and a negative are lazy views of other numbers.
     whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = whole.as_strided((whole.numel(),), (1,))  # a single element is contiguous whatever its stride
-    return pickle.PickleBuffer(flat.view(torch.uint8).numpy().data), tensor.dtype, tuple(tensor.shape)
+    # Of the array, not of its `data`: CPython crashes when it collects a memoryview that a buffer is of.
+    return pickle.PickleBuffer(flat.view(torch.uint8).numpy()), tensor.dtype, tuple(tensor.shape)
 
 
 def _rebuild(
