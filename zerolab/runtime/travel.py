@@ -149,7 +149,8 @@ def _elements(tensor: torch.Tensor) -> tuple[pickle.PickleBuffer, torch.dtype, t
     whole = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     flat = whole.as_strided((whole.numel(),), (1,))  # a single element is contiguous whatever its stride
     # Of the array, not of its `data`: CPython crashes when it collects a memoryview that a buffer is of.
-    return pickle.PickleBuffer(flat.view(torch.uint8).numpy()), tensor.dtype, tuple(tensor.shape)
+    buffer = pickle.PickleBuffer(flat.view(torch.uint8).numpy())  # type: ignore[arg-type]  # typed so from 3.12 on
+    return buffer, tensor.dtype, tuple(tensor.shape)
 
 
 def _rebuild(
