@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from awkward import batch, distance, loss_fn, make, shard_of, train_alone, train_sharded
+from awkward import batch, distance, loss_fn, make, my_rows, train_alone, train_sharded
 from torch import nn
 
 from zerolab import RankError
@@ -22,13 +22,6 @@ VARIANTS = {
     "fsdp2": {"reshard_after_forward": False},
     "hsdp": {"reshard_after_forward": True},
 }
-
-
-def my_rows(step):
-    """This rank's rows of a step's batch."""
-    import torch.distributed as dist
-
-    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
 
 
 def build(stage, *arguments, **keywords):
@@ -383,3 +376,21 @@ def test_the_table_of_engines_cannot_be_written_and_tells_its_names_without_impo
     assert len(ENGINES) == len(list(ENGINES.keys()))
     with pytest.raises(TypeError, match="does not support item assignment"):
         ENGINES["mine"] = nn.Module
+
+
+@pytest.mark.parametrize("stage", ["fsdp2", "hsdp"])
+def test_fsdp2_keeps_no_old_weights_of_an_evaluation_between_backward_and_step(clusters, stage):
+    def train(evaluates):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))  # the first one is the root's
+        engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
+        for _ in range(3):
+            engine.backward(engine.model(torch.ones(2, 4)).square().mean())
+            if evaluates:
+                with torch.no_grad():
+                    engine.model(torch.ones(2, 4))
+            engine.step()
+        return engine.state_dict()
+
+    plain, evaluated = clusters(2).run(train, False)[0], clusters(2).run(train, True)[0]
+    assert all(torch.equal(plain[name], evaluated[name]) for name in plain)

@@ -1,9 +1,12 @@
 """When units are whole under ZeRO-3: while all parameters are asked for, and behind what a unit gives to others."""
 
+from functools import partial
+
 import pytest
 import torch
 from test_any_step import assert_as_three_plain_steps, my_rows, on_every_stage, sentence_of, step
 from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from zoo import STAGES, WIDTH, Block, Stack, batch, distance, loss_of
 
 from zerolab.engines import ENGINES
@@ -236,3 +239,46 @@ def test_a_model_that_is_used_by_its_methods_alone_is_known_from_the_second_step
     results = clusters(2).run(encoding)
     assert_as_three_plain_steps([ends for ends, _ in results])
     assert [counts for _, counts in results] == [[6, 0, 0]] * 2  # five units forward, and once all of them backward
+
+
+class Folding(Block):
+    """Looks at its rows as a table."""
+
+    def forward(self, x):
+        return super().forward(x.view(len(x), -1, 2).flatten(1))
+
+
+class Selective(Stack):
+    """Recomputes two blocks together and one alone, but for the results of some operations, which it keeps."""
+
+    def __init__(self, kept):
+        super().__init__(3, Folding)
+        self.kept = kept
+
+    def forward(self, x):
+        matmuls = [torch.ops.aten.addmm.default, torch.ops.aten.mm.default]
+        keep = {"matmuls": matmuls, "views": [torch.ops.aten.view.default], "all": lambda *_, **__: True}[self.kept]
+        contexts = partial(create_selective_checkpoint_contexts, keep)
+        x = self.entry(x)
+        for blocks in (self.blocks[:2], self.blocks[2:]):
+            x = checkpoint(nn.Sequential(*blocks), x, use_reentrant=False, context_fn=contexts)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("kept", ["matmuls", "views", "all"])
+def test_selective_checkpointing_does_not_see_what_an_engine_does(clusters, kept):
+    def training(engine, _rank):
+        for number in range(3):
+            step(engine, number)
+        return engine.state_dict()
+
+    for options in ({}, {"release_after_forward": False}):
+        stages = ["zero3"] if options else STAGES
+        results = clusters(2).run(on_every_stage, training, stages=stages, model=lambda: selective(kept), **options)
+        assert_as_three_plain_steps(results)
+
+
+def selective(kept):
+    """With the parameters of the plain model, whose numbers it computes."""
+    torch.manual_seed(0)
+    return Selective(kept)

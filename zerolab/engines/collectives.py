@@ -16,7 +16,7 @@ group: else a gather, for which the next unit waits, would stand behind a reduct
 import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import wraps
+from functools import cache, wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -165,7 +165,13 @@ def _one_by_one(collective: Any, parts: Sequence[torch.Tensor], group: dist.Proc
 
 def _cut(flat: torch.Tensor, ranks: dist.ProcessGroup, sizes: Sequence[int] | None) -> Sequence[torch.Tensor]:
     """Each rank's part of the flat: views, never copies."""
-    return flat.tensor_split(ranks.size()) if sizes is None else flat.split(list(sizes))
+    return torch.split(flat, list(sizes or _equal_sizes(flat.numel(), ranks.size())))
+
+
+@cache
+def _equal_sizes(numel: int, ranks: int) -> list[int]:
+    each, more = divmod(numel, ranks)
+    return [each + (rank < more) for rank in range(ranks)]
 
 
 def has_streams(device: torch.device) -> bool:

@@ -72,6 +72,12 @@ class FSDP2(Native):
         self.model.set_requires_gradient_sync(False)
         until.callback(self.model.set_requires_gradient_sync, True)
 
+    def _update(self) -> None:
+        super()._update()
+        for module in self.model.modules() if self._updates else ():
+            if isinstance(module, FSDPModule):
+                module.reshard()  # a forward without a backward leaves the root whole: the next would use old weights
+
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:
         entries = self.module.state_dict(keep_vars=True)  # for this FSDP2 gives up what a forward has left whole

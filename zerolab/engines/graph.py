@@ -2,10 +2,15 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack, _pop_mode_temporarily
+from torch.utils.checkpoint import _CachedTorchDispatchMode, _CachingTorchDispatchMode
+
+_SELECTIVE = (_CachingTorchDispatchMode, _CachedTorchDispatchMode)  # in a forward, and in its recomputation
 
 
 def parameters_behind(loss: torch.Tensor) -> set[int]:
@@ -84,12 +89,31 @@ def is_running() -> bool:
     return running_backward() != -1  # torch.utils.checkpoint asks the same
 
 
+def beside_checkpointing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, hidden from selective checkpointing, which counts operations on its way through a forward.
+
+    It finds their results by these counts in the recomputation, where an engine does not do the same as in the forward.
+    """
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        modes = _get_current_dispatch_mode_stack()
+        if not (modes and isinstance(modes[-1], _SELECTIVE)):
+            return function(*arguments)
+        with _pop_mode_temporarily():
+            return call(*arguments)  # checkpoints may lie in one another
+
+    return call
+
+
 def tensors_needing_gradient(values: Any) -> list[torch.Tensor]:
     """The tensors in a nest of tuples, lists, dicts and dataclasses through which a gradient will come back.
 
     Where there is none, those in the attributes of other objects: a model may wrap what its blocks pass on. Only then,
     because objects that travel beside the tensors (caches, configurations) hold much that belongs to others.
     """
+    if isinstance(values, torch.Tensor):  # as mostly: nothing to search
+        return [values] if values.requires_grad else []
     return list(_needing_gradient(values, into_objects=0)) or list(_needing_gradient(values, into_objects=3))
 
 

@@ -25,7 +25,7 @@ from torch.utils.hooks import RemovableHandle
 
 from zerolab.engines.collectives import Exchange, has_streams
 from zerolab.engines.flat import Flat
-from zerolab.engines.graph import is_running, parameters_to_come, running_backward
+from zerolab.engines.graph import beside_checkpointing, is_running, parameters_to_come, running_backward
 from zerolab.engines.partition import Slot
 
 if TYPE_CHECKING:
@@ -35,11 +35,11 @@ NONE, ANNOUNCED = -3, -2  # in place of a backward's number; -1 is autograd's ow
 
 
 class Hook(partial[Any]):
-    """Calls a method, past which torch.compile does not look: gathers are no part of a model's graph."""
+    """Calls a method, which neither torch.compile nor checkpointing sees: gathers are no part of a model's graph."""
 
     def __new__(cls, method: Callable[..., Any], *arguments: Any) -> Self:
         """Calls it with these arguments, and then with what a module gives its hooks."""
-        return super().__new__(cls, torch.compiler.disable(method), *arguments)
+        return super().__new__(cls, torch.compiler.disable(beside_checkpointing(method)), *arguments)
 
     def __reduce__(self) -> Any:
         """Refuses to be copied or sent, and with it the module: a copy would train the engine's model, not itself."""

@@ -28,6 +28,9 @@ class Usage:
         self.owned = {slot: (start, stop) for slot, (start, stop) in pieces.items() if start < stop}
         for slot in [*self.owned][-1:]:  # padding goes with what lies before it
             self.owned[slot] = self.owned[slot][0], last - first
+        numels = [slot.stop - slot.start for slot in layout.slots]
+        cuts = [count for numel in numels for count in (min(numel, 1), max(numel - 1, 0))]
+        self._first_and_rest = [*cuts, layout.padded - layout.numel]  # of each parameter: one cut for all of them
         self.brought: set[Slot] = set()  # by this rank, to the gradient that is laid out now
         self.used: set[Slot] = set()  # by any rank in this step, among those that this rank owns
         self.ever: set[Slot] = set()  # the same, since the beginning
@@ -39,9 +42,10 @@ class Usage:
 
     def mark(self, gradient: torch.Tensor) -> None:
         """Makes this rank's gradient, shape [padded], tell what is in it: -0.0 where nothing was brought."""
-        starts = [gradient[slot.start : slot.stop][:1] for slot in self.brought]
+        starts = gradient.split(self._first_and_rest)[:-1:2]
+        brought = [start for slot, start in zip(self._layout.slots, starts, strict=True) if slot in self.brought]
         # The first number of each shard, too, where a parameter goes on that began in the shard before.
-        torch._foreach_add_([gradient[:: max(self._layout.shard_numel, 1)], *starts], 0.0)
+        torch._foreach_add_([gradient[:: max(self._layout.shard_numel, 1)], *brought], 0.0)
         for slot in self._layout.slots:
             if slot not in self.brought:
                 gradient[slot.start : slot.stop].fill_(-0.0)
