@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
-from small import Named, data, seeded
+from loss_of import LossOf
+from small import Named, data, seeded, train
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -277,15 +278,6 @@ def test_two_models_that_share_a_part_are_both_seen_and_the_part_once(tmp_path):
     assert (found.step, found.tensors) == (2, ("Sequential.1.weight",))
 
 
-class LossOf(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        return self.model(x).square().mean()
-
-
 def called(folder, stage, how):
     """An engine's model that the loop calls itself, within a module of its own, or part by part."""
     engine = ENGINES[stage](seeded(lambda: nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))), torch.optim.AdamW)
@@ -337,3 +329,11 @@ def test_models_of_several_engines_are_found_in_the_order_of_the_module_around_t
     """Whoever comes first has names without a prefix: on all ranks, and in both runs, that must be the same one."""
     with Cluster(2, "cpu") as cluster:
         assert cluster.run(found_within) == [([*range(1, 8)], 8)] * 2
+
+
+def test_files_of_an_earlier_run_of_more_ranks_go_though_one_of_its_ranks_left_none(tmp_path):
+    tmp_path.joinpath("run").mkdir()
+    for rank in (0, 1, 3):
+        (tmp_path / "run" / f"rank-{rank}.json").write_text("{}")
+    train(tmp_path / "run", seeded(Named), lambda model, step: model(data(step)).square().mean())
+    assert [path.name for path in tmp_path.glob("run/*")] == ["rank-0.json"]

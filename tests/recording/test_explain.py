@@ -89,7 +89,8 @@ def test_an_optimizer_with_another_number_of_moments_is_read_off(cluster):
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "two"), [(torch.optim.SGD, False), (torch.optim.RMSprop, False), (torch.optim.RAdam, True)]
+    ("optimizer", "two"),
+    [(torch.optim.SGD, False), (torch.optim.RMSprop, False), (torch.optim.NAdam, False), (torch.optim.RAdam, True)],
 )
 def test_a_stage_has_a_formula_only_with_an_optimizer_of_two_moments(cluster, optimizer, two):
     def with_engine():

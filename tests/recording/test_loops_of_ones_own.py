@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 import torch.distributed as dist
+from loss_of import LossOf
 from torch import nn
 from torch.distributed._composable import replicate
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -459,15 +460,6 @@ def test_two_models_that_share_a_part_have_it_once_and_keep_the_rest(record):
     assert rank.info.num_params * 4 == rank.info.state["parameters"] == 3 * 72 * 4
     holds = {e.unit: e.spans for e in rank.events if (e.op, e.category) == ("hold", "parameters")}
     assert holds == dict.fromkeys(units, ((0, 72),))
-
-
-class LossOf(nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
-
-    def forward(self, x):
-        return self.model(x).square().mean()
 
 
 def as_it_is(model):

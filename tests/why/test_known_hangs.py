@@ -36,17 +36,17 @@ def follow(tmp_path_factory):
 
     def ask(script, *options, nodes=1, whole=False, timeout=TIMEOUT, limit=TIMEOUT + GRACE, beside=()):
         folder = tmp_path_factory.mktemp(script.stem)
-        (folder / "notes").mkdir()
+        (folder / "the notes").mkdir()
         for name in beside:
-            (folder / "notes" / name).write_text("{}")
+            (folder / "the notes" / name).write_text("{}")
         asked = {
             "script": str(script), "ranks": int(script.read_text().split()[1]), "timeout": timeout, "limit": limit,
-            "nodes": nodes, "whole": whole, "folder": str(folder / "notes"), "output": str(folder / "output"),
+            "nodes": nodes, "whole": whole, "folder": str(folder / "the notes"), "output": str(folder / "output"),
             "options": options,
         }  # fmt: skip
         process.stdin.write(json.dumps(asked) + "\n")
         process.stdin.flush()
-        return json.loads(process.stdout.readline()) | {"folder": folder / "notes"}
+        return json.loads(process.stdout.readline()) | {"folder": folder / "the notes"}
 
     yield ask
     with contextlib.suppress(BrokenPipeError):
@@ -103,7 +103,7 @@ def test_ranks_are_ended_if_that_was_asked_for(follow):
     said = follow(HERE / "hangs" / "sleeps.py", "--end")
     assert said["ranks"] == [0]
     assert "the ranks are ended, as --end asks; a launcher may call that SIGKILL the root cause" in said["output"]
-    assert f"`zerolab why {said['folder']}` says again what is" in said["output"]
+    assert f"`zerolab why '{said['folder']}'` says again what is" in said["output"]
 
 
 def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):

@@ -127,10 +127,9 @@ class Fingerprints:
             files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
         except (OSError, ValueError) as error:  # the training goes on
             print(f"zerolab: no fingerprints came from rank {rank}: {error}", file=sys.stderr)
-        other = self._member.world_size
-        while rank == 0 and self._file(other).exists():  # of an earlier run of more ranks
-            self._file(other).unlink()
-            other += 1
+        mine = {self._file(number) for number in range(self._member.world_size)}
+        for older in {*self.folder.glob("rank-*.json")} - mine if rank == 0 else ():  # of an earlier run of more ranks
+            older.unlink(missing_ok=True)
         self._models.clear()
         self._engines.clear()
 

@@ -52,14 +52,16 @@ def moments_of(optimizer: torch.optim.Optimizer) -> str:
 
 
 def has_two_moments(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether it keeps two numbers for each that it has updated, as `theory.state_bytes` counts.
+    """Whether it keeps two numbers for each that it has updated, and one beside them, as `theory.state_bytes` counts.
 
-    The third that Adam keeps with `amsgrad` is a term of its own.
+    The third that Adam keeps with `amsgrad` is a term of its own. NAdam has two beside them.
     """
+    values = [item for state in optimizer.state.values() for item in state.items() if isinstance(item[1], torch.Tensor)]
+    beside = {name for name, value in values if not value.dim()}
     kept = [
         sum(isinstance(value, torch.Tensor) and value.shape == updated.shape for value in state.values())
         - ("max_exp_avg_sq" in state)
         for updated, state in optimizer.state.items()
         if state
     ]
-    return isinstance(optimizer, DeclaredOptimizer) or set(kept) == {2}
+    return isinstance(optimizer, DeclaredOptimizer) or (set(kept) == {2} and len(beside) < 2)

@@ -166,7 +166,7 @@ class RunInfo:
 
     stage: str | None = None  # None for a hand-written loop
     num_params: int | None = None
-    optimizer: str | None = None  # its class
+    optimizer: str | None = None  # its class; of several, as "Muon+AdamW"
     precision: str | None = None  # "fp32", "bf16", ...; joined by "+" where a model mixes them
     matrices: int = 0  # elements of the matrices that Muon updates
     moments: str = "fp32"  # in what Adam's moments lie, as `theory.state_bytes` takes it

@@ -37,6 +37,9 @@ PHASES_OF: dict[str, Phase] = {
     "reduce_scatter": "reduce",
     "reduce": "reduce",
 }
+Small = list[torch.Tensor]
+"""What a collective brings, if it is to be looked at after the wait."""
+
 # Keyed by identity: hashing an operation, or calling it through its overload, costs more than logging a message.
 _MESSAGES = {id(torch.ops.c10d.send.default): "send", id(torch.ops.c10d.recv_.default): "recv"}
 
@@ -58,11 +61,11 @@ class Exchanges(Observer):
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
         self._thread = _Thread()
-        self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]]]] = WeakKeyDictionary()
+        # With the tensors to look at after the wait, which stay no longer: C++ waits for some, and nobody for others.
+        self._works: WeakKeyDictionary[Any, tuple[Draft, list[SimpleQueue[None]], Small]] = WeakKeyDictionary()
         # By thread: keeps c10d's handle the same object until Python takes it. In `_Thread` it crashes a thread's end.
         self._newest: dict[int, Any] = {}
-        self._small: dict[int, list[torch.Tensor]] = {}  # by `seq` of a collective: where its results arrive
-        self._calls: WeakKeyDictionary[Call, Draft] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[Call, tuple[Draft, Small]] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
         self.under_way: dict[int, Draft] = {}  # by `seq`: waits that have not ended, and collectives they wait for
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
@@ -76,7 +79,7 @@ class Exchanges(Observer):
         stack.enter_context(others.counting_callbacks(self._thread))
         if self._log.streams is not None:
             stack.enter_context(replace(torch.cuda.Event, "wait", self._wait_event))
-        for known in (self._works, self._newest, self._calls, self._arriving, self._small):
+        for known in (self._works, self._newest, self._calls, self._arriving):
             stack.callback(known.clear)
         stack.callback(setattr, self, "_thread", _Thread())  # with what each thread keeps alive
 
@@ -97,11 +100,11 @@ class Exchanges(Observer):
             draft["logical_bytes"] = elements * flat.itemsize
         if draft["unit"] is None:  # the flat was empty at every look at the holdings: ZeRO-3's first gather
             draft["unit"] = unit
-        self._look(draft, [flat], [flat])
+        brought = self._look(draft, [flat], [flat])
         with self._within(draft):
             yield
         self._log.end(draft)
-        self._calls[call] = draft
+        self._calls[call] = draft, brought
 
     @contextmanager
     def _within(self, draft: Draft) -> Iterator[None]:
@@ -119,7 +122,7 @@ class Exchanges(Observer):
     @contextmanager
     def waiting(self, call: Call) -> Iterator[None]:
         """Logs the wait, and looks at what the collective has brought."""
-        draft = self._calls.pop(call, None)
+        draft, brought = self._calls.pop(call, (None, []))
         if draft is None:  # it was started before the recording
             yield
             return
@@ -127,7 +130,7 @@ class Exchanges(Observer):
         with self._awaiting(wait, draft):
             with self._within(draft):
                 yield
-            self._look_again(wait, draft)
+            wait["numbers"] = c10d.numbers_of(brought)
             if call.op == "all_gather":
                 self._ownership.sync(draft["unit"])
             else:  # what becomes of a reduced gradient is decided after the wait
@@ -160,7 +163,7 @@ class Exchanges(Observer):
     ) -> Any:
         """Logs and executes an operation that communicates; `execute`, if given, runs it in torch's place."""
         execute, inside, counts = execute or func._op, self._thread.inside, self._log.counts()
-        aliases: list[SimpleQueue[None]] = []
+        aliases, brought = list[SimpleQueue[None]](), Small()
         given = args
         handed_over = None
         message = _MESSAGES.get(id(func)) if inside is not None else None
@@ -173,7 +176,7 @@ class Exchanges(Observer):
             if request is None:
                 return execute(*args, **keywords)
             draft = self._log_request(request)
-            self._look(draft, args[1], args[0])
+            brought = self._look(draft, args[1], args[0])
             for tensor in c10d.tensors_in(args[:2]) if self._thread.comparing else []:
                 self._log.ledger.exclude(tensor)  # when they are freed is up to gloo's threads
             # gloo's threads do not keep point-to-point tensors, and without a ledger nobody asks.
@@ -184,23 +187,23 @@ class Exchanges(Observer):
                 whole = inside or draft
                 handed_over = self._log.streams.launch(whole["seq"], request.group, c10d.tensors_in(args[:2]))
         result = execute(*given, **keywords)
-        work = self._note_work(result, draft, aliases)
+        work = self._note_work(result, draft, aliases, brought)
         if handed_over is not None:
             handed_over(work)
         if inside is None:
             if counts:
-                self._ownership.communicated(draft["unit"], draft["phase"], args)
+                self._ownership.communicated(draft["unit"], draft["phase"], () if self._thread.comparing else args)
             self._log.end(draft)
         return result
 
-    def _note_work(self, result: Any, draft: Draft, aliases: list[SimpleQueue[None]]) -> Any:
+    def _note_work(self, result: Any, draft: Draft, aliases: list[SimpleQueue[None]], brought: Small) -> Any:
         """The Work to wait for; None if there is none."""
         handle = result[-1] if isinstance(result, (tuple, list)) else result
         if not isinstance(handle, torch.ScriptObject):
             return None
         work = self._newest[get_ident()] = dist.Work.unbox(handle)
         if work is not None:
-            self._works[work] = draft, aliases
+            self._works[work] = draft, aliases, brought
         elif self._thread.inside is not None:  # NCCL has none for a synchronous collective: nobody will wait for it
             self._log.end(draft)
         return work
@@ -232,7 +235,7 @@ class Exchanges(Observer):
             return func(tensor)
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
-        draft, aliases = self._works.pop(work, (None, []))
+        draft, aliases, brought = self._works.pop(work, (None, [], []))
         self._newest.pop(get_ident(), None)
         if draft is None:
             return original(work, *args, **keywords)
@@ -243,7 +246,7 @@ class Exchanges(Observer):
         wait = self._log_wait(draft)
         with self._awaiting(wait, draft):
             result = self._wait(original, work, *args, **keywords)
-            self._look_again(wait, draft)
+            wait["numbers"] = c10d.numbers_of(brought)
         self._log.ledger.releases.add(work, aliases)
         return result
 
@@ -309,7 +312,7 @@ class Exchanges(Observer):
         log = self._log
         group = None if len(ranks) == dist.get_world_size() else tuple(ranks)
         # The unit whose memory it is in, or that the sender names: of its two flats the first, if it gathers both.
-        known = log.ledger.unit_of(tensor) if tensor is not None else None
+        known = None if tensor is None else log.ledger.unit_of(tensor) or self._ownership.look_for(tensor)
         named = self._thread.labelled[-1]
         draft = log.add(
             "collective",
@@ -326,20 +329,17 @@ class Exchanges(Observer):
             draft |= {"step": 0, "phase": "setup"}
         return draft
 
-    def _look(self, draft: Draft, given: Any, brought: Any) -> None:
-        """Notes the numbers a collective is given, if they are few and there is no model, and where to look afterwards.
+    def _look(self, draft: Draft, given: Any, brought: Any) -> Small:
+        """Notes the numbers a collective is given, if they are few and there is no model; returns where to look again.
 
         Not where a device sends, for which the host would have to wait; nor of a barrier, whose tensor nobody fills.
         """
         apart = self._log.times_only or self._log.streams is not None or draft["op"] == "barrier"
-        if self._thread.inside is None and not self._ownership.units and not apart:
-            tensors = c10d.tensors_in(brought)
-            draft["numbers"] = None if draft["op"] == "recv" else c10d.numbers_of(c10d.tensors_in(given) or tensors)
-            if draft["numbers"] is not None or draft["op"] == "recv":
-                self._small[draft["seq"]] = tensors
-
-    def _look_again(self, wait: Draft, draft: Draft) -> None:
-        wait["numbers"] = c10d.numbers_of(self._small.pop(draft["seq"], []))
+        if apart or self._thread.inside is not None or self._ownership.units:
+            return []
+        tensors = c10d.tensors_in(brought)
+        draft["numbers"] = None if draft["op"] == "recv" else c10d.numbers_of(c10d.tensors_in(given) or tensors)
+        return tensors if draft["numbers"] is not None or draft["op"] == "recv" else []
 
     def _log_wait(self, draft: Draft) -> Draft:
         shared = {key: draft[key] for key in ("phase", "step", "unit", "group", "numel")}

@@ -92,7 +92,7 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
     state, counters = chosen.state, chosen.info.step_counters
     measured = {**state, "optimizer_state": state["optimizer_state"] - counters}
     rows, divided = [], set()
-    for category, forms in _forms(recording).items():
+    for category, forms in _forms(recording, chosen).items():
         # Whole first: with one rank, or where nothing is held, both are as near.
         shares = [category in theory.SHARDED[stage]] if stage else [False, True]
         divisors = [recording.world_size if share else 1 for share in shares]
@@ -109,11 +109,25 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
     return Table([*rows, total], title)
 
 
-def _forms(recording: "Recording") -> dict[str, list[tuple[str, int]]]:
+def _units_of(recording: "Recording", chosen: RankRecording) -> list[UnitInfo]:
+    """The units of the model that this rank trains: of a pipeline's stages, only its own."""
+    expected, held = chosen.info.num_params, {event.unit for event in chosen.events if event.op == "hold"}
+    mine = [unit for unit in recording.units if unit.name in held]
+    found = [units for units in (list(recording.units), mine) if sum(unit.numel for unit in units) == expected]
+    if found or expected is None:
+        return [*found, list(recording.units)][0]
+    raise ValueError(
+        f"rank {chosen.rank} trains a model of its own, of {expected} parameters, under names that mean others on rank "
+        f"{recording.ranks[0].rank}: leave out rank=, or give the parts of the models names of their own"
+    )
+
+
+def _forms(recording: "Recording", chosen: RankRecording) -> dict[str, list[tuple[str, int]]]:
     """The whole bytes of each category, in words and numbers; several where an optimizer's options decide."""
-    sizes = [(unit.numel * _dtype(unit).itemsize, unit.frozen) for unit in recording.units]
+    units = _units_of(recording, chosen)
+    sizes = [(unit.numel * _dtype(unit).itemsize, unit.frozen) for unit in units]
     every, trained = sum(size for size, _ in sizes), sum(size for size, frozen in sizes if not frozen)
-    widths = {_dtype(unit).itemsize for unit in recording.units}
+    widths = {_dtype(unit).itemsize for unit in units}
     width = f"{widths.pop()} Ψ" if len(widths) == 1 else "Ψ, each in its dtype"
     what = " of what is trained" if trained < every else ""
     moments = MOMENTS.get(str(recording.info.optimizer), ANY_MOMENTS)

@@ -31,7 +31,7 @@ def membership(known: Membership) -> Membership:
 
 def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membership, started_ns: int) -> RankInfo:
     """The figures of the run so far, of which these steps are over."""
-    units = list(ownership.units.values())  # a copy: another thread may ask while an engine is being made
+    units = ownership.described()
     # Joined where a model mixes them; no closed form has that name, so `_formula` gives None.
     dtypes = "+".join(sorted({_PRECISIONS.get(unit.dtype, unit.dtype) for unit in units})) or None
     precision = dtypes if ownership.precision in {None, "fp32"} else ownership.precision

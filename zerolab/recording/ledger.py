@@ -20,7 +20,7 @@ import torch
 
 from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
-from zerolab.recording.storages import parts_of, storages_of
+from zerolab.recording.storages import has_memory_of, parts_of, storages_of
 from zerolab.theory.allocator import Allocator, Block
 
 HOST = "cpu"
@@ -251,8 +251,9 @@ class Ledger:
         """Notes that a tensor is being sent or received: communication, unless it is known to be model state."""
         for entry in map(self._known, storages_of(tensor)):
             # A flat that is gathered in place still counts as parameters while it travels.
-            if entry is not None and entry.category in (ACTIVATIONS, OTHER):
-                entry.tally.move(entry, COMMUNICATION)
+            # What is not counted yet may be a bucket of DDP's that is older than the recording.
+            if entry is not None and entry.category in (ACTIVATIONS, OTHER, EXCLUDED):
+                self.assign(tensor, COMMUNICATION, None)
 
     def unit_of(self, tensor: torch.Tensor) -> str | None:
         """The flat that the storage of `tensor` was assigned to; None if there is none, or several."""
@@ -309,7 +310,8 @@ class Ledger:
         return entry
 
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
-        self._grow(self._add(storage, category, unit), nbytes)
+        if storage.resizable() or not has_memory_of(storage, self._entries.values()):
+            self._grow(self._add(storage, category, unit), nbytes)
 
     def _add(self, storage: torch.UntypedStorage, category: int, unit: str | None) -> Entry:
         entry = self._entries[storage._cdata] = Entry(storage, self._on_free)

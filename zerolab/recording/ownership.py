@@ -1,7 +1,7 @@
 """Who holds what: the engines say, where there are any; otherwise it is read from the model and its optimizers."""
 
 import weakref
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary, WeakSet
@@ -13,31 +13,13 @@ from zerolab.engines.declared import has_two_moments, moments_of, name_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
-from zerolab.engines.partition import partition
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, unit_of
 from zerolab.recording.log import Log
-from zerolab.recording.wrappers import (
-    fsdp_params,
-    is_part,
-    is_replicated,
-    is_sharded,
-    local_of,
-    prefix_of,
-    rows_of,
-    units_of,
-    whole,
-)
+from zerolab.recording.units import Held, Pieces, Places, as_trained, lay_out
+from zerolab.recording.updates import tensors_of
+from zerolab.recording.wrappers import Parts, is_replicated, is_sharded, local_of, parts_of, prefix_of
 from zerolab.runtime.observers import Call, Holder
-
-Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
-"""A piece of model state, as `Holding`: the category, the flat (None: unknown), a span of it, and the tensor."""
-
-Places = dict[int | str, tuple[str, int]]
-"""Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
-
-Parts = list[tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]]
-"""The modules of a model: the prefix of its parameters' names, the module, and FSDP2's records of its parameters."""
 
 EVERYTHING = ""  # in place of a flat's name
 
@@ -52,9 +34,11 @@ class Ownership:
         # Recording keeps nothing alive: what the learner drops must be freed as if nobody were recording.
         self._engines: list[weakref.ref[Holder]] = []
         self._models: WeakKeyDictionary[nn.Module, Places] = WeakKeyDictionary()
+        self._own: WeakKeyDictionary[nn.Module, dict[str, weakref.ref[nn.Parameter]]] = WeakKeyDictionary()
+        self._grown: WeakSet[nn.Module] = WeakSet()  # models with parameters that have no place
         self.prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
-        self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
+        self._pieces = Pieces()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
         self._seen: dict[tuple[str, str], Spans] = {}  # as the engine gave them; merged in `_logged`
@@ -63,6 +47,8 @@ class Ownership:
         self._gathered: set[str] = set()  # flats of another system that are whole, or being gathered
         self._emptied = False  # whether another system has emptied a storage since the last look
         self.units: dict[str, UnitInfo] = {}
+        self._declared: set[str] = set()  # flats of engines, which say themselves what is frozen
+        self._updated: set[str | None] = set()  # those of other models that optimizers have; None for other tensors
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says; its layouts have the module's original dtypes
         self.had_state = False  # whether optimizers already had state at the first recorded update
@@ -70,12 +56,17 @@ class Ownership:
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.reduce_dtype: str | None = None  # in which the engine adds up gradients, if not in the precision's own
         self.amsgrad: set[str] = set()  # flats of which Adam keeps the largest second moments
-        self.optimizer: str | None = None  # the class of the one that updated last
+        self._kinds: dict[int, str] = {}  # the classes of those that have updated, by their ids
         self.moments = "fp32"  # in what its moments lie
         self.has_form = True  # whether it keeps as many as the formulas count, if it is an engine's
         self.updated: dict[str, list[int]] = {}  # of flats updated only in part: the elements of each tensor that was
         self.follows_others = False  # another system's code gathers and reduces
         self._sees_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
+
+    @property
+    def optimizer(self) -> str | None:
+        """The class of what has updated; of several, such as Muon beside AdamW, "Muon+AdamW"."""
+        return "+".join(dict.fromkeys(self._kinds.copy().values())) or None
 
     def add_engine(self, engine: Holder) -> None:
         """From now on `engine.holdings()` says what is held."""
@@ -88,6 +79,7 @@ class Ownership:
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
         self.units |= {flat.layout.name: unit_of(flat.layout) for flat in engine.flats}
+        self._declared |= {flat.layout.name for flat in engine.flats}
         self.sync()
 
     def add_model(self, model: nn.Module, outermost: nn.Module) -> None:
@@ -98,15 +90,35 @@ class Ownership:
         self.follows_others |= is_sharded(outermost)
         self._sees_buffers |= self.follows_others or is_replicated(outermost)
         self._log.compute_on(next(model.parameters()).device)
-        others, parameters = self._noted(), dict(model.named_parameters())
-        prefix = self.prefixes[model] = prefix_of(model, self._names())
-        planned = (whole(each, parameters, prefix, others) for each in partition(model, 1, units_of(model)))
-        layouts = [layout for layout in planned if layout.slots]
+        others, self.prefixes[model] = self._noted(), prefix_of(model, self._names())
+        layouts, self._models[model] = lay_out(model, self.prefixes[model], others)
         self.units |= {layout.name: unit_of(layout) for layout in layouts}
-        known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
-        by_name = {name: known[name] for name, mine in parameters.items() if name in known and not is_part(mine)}
-        self._models[model] = by_name | {id(parameters[name]): place for name, place in by_name.items()}
+        named = model.named_parameters(remove_duplicate=False)
+        self._own[model] = {name: weakref.ref(each) for name, each in named}
         self.sync(updates=True)
+
+    def _note_added(self) -> None:
+        """Notes what was added to models after they were noted, such as adapters, in flats of its own."""
+        for model in [] if self.follows_others else [*self._grown]:
+            models = [*self._models, *(engine.model for engine in self._living())]
+            others = {id(each) for other in models if other is not model for each in other.parameters()}
+            others |= {key for key in self._models[model] if isinstance(key, int)}
+            # None of another system's has a place.
+            if self._models[model] and not others.issuperset(map(id, model.parameters())):
+                layouts, places = lay_out(model, self.prefixes[model], others, self.units)
+                self.units |= {layout.name: unit_of(layout) for layout in layouts}
+                self._models[model] |= places
+                self.sync(updates=True)
+        self._grown.clear()
+
+    def described(self) -> list[UnitInfo]:
+        """What is known of the flats, and of those without an engine whether they are trained; any thread may ask."""
+        if self.optimizer is None:
+            return [*self.units.copy().values()]
+        units, held = self.units.copy(), [*self._logged.copy()]
+        if self._log.times_only:
+            held = [("parameters", name) for name in units]
+        return as_trained(units, [key for key in held if key[1] not in self._declared], self._updated.copy())
 
     def forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> list[nn.Module]:
         """Drops models that are this one or parts of it, called before it was noted; else they would count twice.
@@ -135,11 +147,12 @@ class Ownership:
 
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes an optimizer that is about to update, and what is held at that moment."""
-        self.optimizer, self.moments = name_of(optimizer), moments_of(optimizer)
+        self._kinds[id(optimizer)], self.moments = name_of(optimizer), moments_of(optimizer)
         # An engine's own optimizer updates shards, and the engine says what is in them.
         if not any(engine.optimizer is optimizer for engine in self._living()):
             self._optimizers.add(optimizer)
         self.sync(updates=True)
+        self._note_added()
 
     def add_optimizers(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
         """Notes optimizers that made updates before the recording and so already have state."""
@@ -150,7 +163,8 @@ class Ownership:
         """Notes an optimizer to which another hands its work and its state, as ZeroRedundancyOptimizer does."""
         if outer in self._optimizers:
             self._optimizers.add(inner)
-            self.optimizer, self.moments = name_of(inner), moments_of(inner)
+            self._kinds.pop(id(outer), None)
+            self._kinds[id(inner)], self.moments = name_of(inner), moments_of(inner)
 
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Notes what was updated; looks again if that made new state, as a first update does: else nothing moved."""
@@ -167,13 +181,15 @@ class Ownership:
                 del self.updated[flat.layout.name]
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
+            places = {key: flat for model in self._models.values() for key, (flat, _) in model.items()}
+            theirs = [each for other in self._optimizers for group in other.param_groups for each in group["params"]]
+            self._updated |= {places.get(id(each)) for each in theirs if each.requires_grad or id(each) not in places}
             self.sync(updates=True)
 
     def step_counters(self) -> int:
         """Bytes of the single numbers, such as step counters, that optimizers outside engines keep."""
-        states = (state for optimizer in self._optimizers for state in optimizer.state.values())
-        values = (value for state in states for value in state.values() if isinstance(value, torch.Tensor))
-        counters = [local_of(value) for value in values if value.dim() == 0]
+        kept = (tensor for optimizer in self._optimizers for _, tensor in tensors_of(optimizer))
+        counters = [local_of(tensor) for tensor in kept if tensor.dim() == 0]
         return sum(counter.nbytes for counter in counters if counter is not None)
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
@@ -197,6 +213,13 @@ class Ownership:
         # A learner's engine need not name it; then it is the flat that is held whole in this very tensor.
         holdings = (holding for engine in self._living() for holding in engine.holdings())
         return next((holding.unit for holding in holdings if holding.tensor is call.flat), None)
+
+    def look_for(self, tensor: torch.Tensor) -> str | None:
+        """The flat of which a learner's engine sends this gradient by a collective that is not ours, if it is one."""
+        if not (self._engines and self._log.in_backward and self._log.counts()) or self.follows_others:
+            return None
+        self.sync()
+        return self._log.ledger.unit_of(tensor)
 
     def look_later(self, flat: str | None) -> None:
         """Something is about to change in a flat: include it in the next look at any flat."""
@@ -289,11 +312,14 @@ class Ownership:
             seen = set()  # a tied parameter has several names
             for prefix, part, records in self._parts(model, again=updates):
                 module = part()
-                for key, parameter in module._parameters.items() if module is not None else ():
+                for key, there in module._parameters.items() if module is not None else ():
                     unit, start = places.get(prefix + key, (None, 0))
+                    parameter = self._its_own(model, prefix + key, there) if type(there) is torch.Tensor else there
+                    if unit is None and updates:
+                        self._grown.add(model)
                     if parameter is not None and (names is None or unit in names) and id(parameter) not in seen:
                         seen.add(id(parameter))
-                        held += self._held_of(parameter, unit, start)
+                        held += self._pieces.of_parameter(parameter, unit, start)
                         record: Any = records[key]() if key in records else None
                         # Micro-batches add up in it, where FSDP2 reduces in another dtype than it computes in.
                         if record is not None and (whole := record.unsharded_accumulated_grad) is not None:
@@ -301,49 +327,18 @@ class Ownership:
         for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
-                    held += self._held_of(parameter, None, 0)
-            held += self._state_of(optimizer)
+                    held += self._pieces.of_parameter(parameter, None, 0)
+            held += self._pieces.of_state(optimizer, [*self._models.values()])
         return held
+
+    def _its_own(self, model: nn.Module, name: str, there: torch.Tensor) -> torch.Tensor | None:
+        """The parameter in whose place a loop has put another tensor for one call, as `functional_call` does."""
+        own = None if self.follows_others else self._own[model].get(name)
+        return there if own is None else own()
 
     def _parts(self, model: nn.Module, *, again: bool) -> Parts:
         """The modules of a model; `again` looks them up anew, as at each update."""
         known = None if again else self._parts_of.get(model)
         if known is None:
-            records: dict[int, dict[str, weakref.ref[Any]]] = {}
-            for each in fsdp_params(model):
-                info = each._module_info
-                records.setdefault(id(info.module), {})[info.param_name] = weakref.ref(each)
-            modules = model.named_modules()
-            known = [(f"{n}." if n else "", weakref.ref(part), records.get(id(part), {})) for n, part in modules]
-            self._parts_of[model] = known
+            known = self._parts_of[model] = parts_of(model)
         return known
-
-    def _held_of(self, parameter: torch.Tensor, unit: str | None, start: int) -> list[Held]:
-        held: list[Held] = []
-        if (mine := local_of(parameter)) is not None:
-            held.append(("parameters", unit, self._span(parameter, start), mine))
-        gradient = parameter.grad if parameter.is_leaf else None
-        if gradient is not None and (mine := local_of(gradient)) is not None:
-            held.append(("gradients", unit, self._span(gradient, start), mine))
-        return held
-
-    def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Held]:
-        for parameter, state in optimizer.state.items():
-            # An optimizer knows its parameters as objects, not by name.
-            found = (places[id(parameter)] for places in self._models.values() if id(parameter) in places)
-            unit, start = next(found, (None, 0))
-            for value in state.values():
-                mine = local_of(value) if isinstance(value, torch.Tensor) else None
-                if mine is not None:
-                    # A step counter is state, but it covers none of the flat's elements.
-                    whole = value.numel() == parameter.numel()
-                    yield "optimizer_state", unit, self._span(value, start) if whole else (0, 0), mine
-
-    def _span(self, tensor: torch.Tensor, start: int) -> tuple[int, int]:
-        """Where this rank's elements of a parameter lie in its flat, in which the parameter begins at `start`."""
-        spec = getattr(tensor, "_spec", None)
-        if spec is None:
-            return start, start + tensor.numel()
-        # A parameter and its gradients share one DTensor spec. Keyed by id, since hashing it takes ten calls.
-        _, (first, last) = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
-        return (start + first, start + last) if last else (0, 0)

@@ -137,7 +137,7 @@ class Passes(Observer):
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called; a recording that begins in a hook of torch's says so: ours comes too late."""
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
-        if self._stack is None or in_backward():
+        if self._stack is None or in_backward() or self._log.ledger.thread != get_ident():
             return
         known = self._names.get(id(module))
         name = known[1] if known is not None and known[0]() is module else None
@@ -163,6 +163,8 @@ class Passes(Observer):
     def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         if self._log.ledger.thread == get_ident() and not in_backward():
             self.backward_begins()
+            if self._log.times_only:  # else the first operation says so
+                self._log.enter_backward()
         return original(*args, **keywords)
 
     def _learn(self, module: nn.Module) -> str:
@@ -242,7 +244,7 @@ class Passes(Observer):
         log.compute("forward")
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
-        if not self._running or self._running[-1][0] is not module:
+        if not self._running or self._running[-1][0] is not module or self._log.ledger.thread != get_ident():
             return
         _, draft = self._running.pop()
         if self._ownership.follows_others:  # the unit is still whole, maybe in parameters that were never seen before
@@ -283,6 +285,8 @@ class Passes(Observer):
         self._ownership.sync()
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
+        if not self._log.ledger.is_mine():
+            return None
         self._hears_updates = True
         return once_computed(args, keywords, lambda: self._update_begins(optimizer), self._computing_again)
 
@@ -319,6 +323,8 @@ class Passes(Observer):
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:
+        if not self._log.ledger.is_mine():
+            return
         if not self._hears_updates:
             self._hears_updates = True
             self._update_begins(optimizer)  # too late for its length, but it is this that makes the step one

@@ -147,7 +147,7 @@ class Recorder:
             world_size=self._member.world_size,
             events=tuple(self._log.events(self._member.rank, under_way)),
             sources=self._sources.texts.copy(),
-            units=tuple(self.ownership.units.copy().values()),
+            units=tuple(self.ownership.described()),
             info=describe(self._log, steps, self.ownership, self._member, self._started),
             complete=complete,
         )

@@ -1,10 +1,13 @@
-"""Hears of the updates of all optimizers, in all threads."""
+"""Hears of the updates of all optimizers, in all threads; and what optimizers keep."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
+import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from zerolab.recording.c10d import tensors_in
 
 Before = Callable[[Any, Any, Any], tuple[Any, Any] | None]
 After = Callable[[Any, Any, Any], None]
@@ -46,3 +49,11 @@ def _after(optimizer: Any, args: Any, keywords: Any) -> None:
     for _, after in _heard:
         if after is not None:
             after(optimizer, args, keywords)
+
+
+def tensors_of(optimizer: torch.optim.Optimizer) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Each tensor of an optimizer's state and the parameter that it is for; LBFGS keeps lists of them."""
+    for parameter, state in optimizer.state.items():
+        for value in state.values():
+            for tensor in tensors_in(value):
+                yield parameter, tensor

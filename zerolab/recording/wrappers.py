@@ -2,6 +2,7 @@
 
 import re
 import sys
+import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
@@ -80,6 +81,20 @@ def fsdp_params(model: nn.Module) -> Iterable[Any]:
     from zerolab.engines import fsdp2
 
     return fsdp2.fsdp_params(model)
+
+
+Parts = list[tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]]
+"""The modules of a model: the prefix of its parameters' names, the module, and FSDP2's records of its parameters."""
+
+
+def parts_of(model: nn.Module) -> Parts:
+    """The modules of a model as they are now."""
+    records: dict[int, dict[str, weakref.ref[Any]]] = {}
+    for each in fsdp_params(model):
+        info = each._module_info
+        records.setdefault(id(info.module), {})[info.param_name] = weakref.ref(each)
+    modules = model.named_modules()
+    return [(f"{n}." if n else "", weakref.ref(part), records.get(id(part), {})) for n, part in modules]
 
 
 def has_shapes(module: nn.Module) -> bool:

@@ -6,6 +6,7 @@ It is not one of the ranks, so it can still report when they are stopped, killed
 import contextlib
 import json
 import os
+import shlex
 import signal
 import sys
 import time
@@ -297,7 +298,7 @@ class Watch:
         # What torchrun prints is the last that a person sees, and names whichever rank it misses first.
         self._say(
             "the ranks are ended, as --end asks; a launcher may call that SIGKILL the root cause, and it is not: "
-            f"`zerolab why {self._options.folder}` says again what is"
+            f"`{shlex.join(['zerolab', 'why', str(self._options.folder)])}` says again what is"
         )
         pids = [self._ranks.members[rank].pid for rank in ranks]
         below = [child for pid in pids for child in _below(pid) if child != os.getpid()]
