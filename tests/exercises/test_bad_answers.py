@@ -37,7 +37,7 @@ def test_a_hole_that_is_reached_says_what_to_write():
 @pytest.mark.parametrize(
     ("answer", "says"),
     [
-        (None, "check() got a NoneType; give it the function `zero1` itself"),
+        (None, "check() got nothing; give it the function `zero1` itself"),
         (lambda _: None, "is called as zero1(parameters, gradients, optimizer_cls, rank, world_size)"),
         (lambda *_: (yield), "contains `yield` or `async`"),
     ],

@@ -2,7 +2,9 @@
 
 import re
 
+import numpy as np
 import pytest
+import torch
 
 from zerolab import Cluster, check
 from zerolab.exercises import diagnose, examine, load, names
@@ -139,10 +141,16 @@ def test_a_guess_is_answered_with_what_can_be_seen(capsys):
         assert capsys.readouterr().out == f"{'Yes' if suspect.guilty else 'No'}: {suspect.reply}\n"
 
 
-@pytest.mark.parametrize("guess", [0, 5, "2", True, 2.0])
+@pytest.mark.parametrize("guess", [0, 5, "2", True, 1.5, [2], 1j, float("nan")])
 def test_a_guess_that_is_no_number_of_the_list_is_told_so(guess, capsys):
     diagnose("clinic-apart", guess)
-    assert capsys.readouterr().out == f"Your guess is {guess!r}: give a number from 1 to 4.\n"
+    assert capsys.readouterr().out == f"Your guess is {guess!r}: write a plain number from 1 to 4.\n"
+
+
+@pytest.mark.parametrize("guess", [2.0, np.int64(2), np.float32(2), np.array(2), torch.tensor(2)])
+def test_a_number_of_the_list_may_be_of_any_kind(guess, capsys):
+    diagnose("clinic-apart", guess)
+    assert capsys.readouterr().out.startswith("Yes: ")
 
 
 def test_only_cases_can_be_examined():

@@ -7,14 +7,7 @@ import torch
 import torch.distributed as dist
 from answered import said_on_ranks
 
-from zerolab import Cluster
 from zerolab.exercises import load
-
-
-@pytest.fixture(scope="module")
-def two_ranks():
-    with Cluster(world_size=2, device="cpu", timeout=5) as cluster:
-        yield cluster
 
 
 def started(number):

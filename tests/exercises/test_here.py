@@ -65,7 +65,7 @@ def test_the_words_are_those_of_check(capsys):
         ("x = y", "`gpus_needed` failed: NameError: name 'y' is not defined"),
         ("x = 3", "Your answer does not define `gpus_needed`: keep the line that begins with `def`."),
         ("def gpus_needed(stage): return 1", "is called as gpus_needed(stage, num_params, precision, memory)"),
-        ("gpus_needed = 3", "check() got a int; give it the function `gpus_needed` itself"),
+        ("gpus_needed = 3", "check() got an int; give it the function `gpus_needed` itself"),
         (f"{NEEDED}return 1 / 0", "line 2, in gpus_needed\n      return 1 / 0"),
         (f"{NEEDED}raise SystemExit('enough')", "`gpus_needed` failed: SystemExit: enough"),
         (f"{NEEDED}return gpus_needed(stage, num_params, precision, memory)", "failed: RecursionError"),

@@ -7,14 +7,8 @@ from answered import said_on_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from zerolab import Cluster, models
+from zerolab import models
 from zerolab.exercises import load
-
-
-@pytest.fixture(scope="module")
-def two_ranks():
-    with Cluster(world_size=2, device="cpu", timeout=5) as cluster:
-        yield cluster
 
 
 def trained(inputs, targets):

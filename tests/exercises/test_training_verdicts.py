@@ -286,7 +286,7 @@ def test_a_rung_runs_with_the_learners_own_ones_below_it_once_they_have_passed()
 def test_a_passed_answer_that_keeps_more_and_sends_the_same_is_scored_beside_ours():
     attempt = answered("zero3-backward", ("        del gradient  # or the next unit's would come beside it\n", ""))
     assert attempt.passed, str(attempt)
-    rows = {row["of a step, on the rank with most"]: row for row in score(attempt.recording, attempt.ours)}
+    rows = {row["of a step, on the rank with the most"]: row for row in score(attempt.recording, attempt.ours)}
     padded = [unit.padded for unit in attempt.recording.units]
     more = rows["peak bytes but for the update"]["yours"] - rows["peak bytes but for the update"]["ours"]
     assert min(padded) * FP32 // 2 < more <= max(padded) * FP32  # a second whole gradient was there

@@ -92,6 +92,15 @@ def test_gradients_that_come_too_late_are_reduced_in_the_first_of_three_backward
     assert told == ["backward", *["reduce_scatter"] * 3, "backward", "backward"]
 
 
+@pytest.mark.parametrize("case", CASES)
+def test_on_one_rank_alone_there_is_nothing_to_see(case):
+    with (
+        Cluster(world_size=1, device="cpu") as cluster,
+        pytest.raises(ValueError, match="examine it on 2 ranks or more"),
+    ):
+        examine(cluster, case)
+
+
 @pytest.mark.slow
 def test_what_hangs_in_the_second_ward_is_reported_and_shown(capsys):
     with Cluster(world_size=2, device="cpu", timeout=2) as cluster:

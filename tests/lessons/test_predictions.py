@@ -1,9 +1,12 @@
 """A guess is put beside what was measured; without one a fixed line is printed."""
 
 import re
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from zerolab import Recording, reveal
 from zerolab.lessons import folding
@@ -59,7 +62,15 @@ def test_traffic_is_counted_in_passes_of_the_model(capsys):
     assert "measured  2.00 passes of the model" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("guess", ["ten", True, [1]])
+@pytest.mark.parametrize("guess", [np.int64(5), np.float32(5), np.array(5.0), torch.tensor(5), Fraction(5)])
+def test_a_guess_may_be_a_number_of_any_kind(guess, capsys):
+    reveal("04-zero1-state", guess, run())
+    assert "ratio     0.50" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "guess", ["ten", True, [1], float("nan"), -float("inf"), pytest.param(10**5000, id="huge"), np.array([1]), 1j]
+)
 def test_a_guess_that_is_no_number_is_answered_with_a_line(guess, capsys):
     reveal("04-zero1-state", guess, run())
     assert "write a plain number" in capsys.readouterr().out

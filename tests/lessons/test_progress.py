@@ -1,6 +1,9 @@
 """Progress is a small file outside of the project; losing it or being unable to write it harms nothing."""
 
 import json
+import subprocess
+import sys
+from contextlib import ExitStack
 
 import pytest
 
@@ -74,6 +77,41 @@ def test_a_damaged_file_counts_as_empty(file, content):
     assert progress.read() == {"format": 1, "exercises": {}, "guesses": {}}
     progress.note_attempt("zero1-average", passed=True)
     assert progress.read()["exercises"]["zero1-average"]["tries"] == 1
+    assert [path.read_text() for path in file.parent.glob("*.bak*")] == ([] if content == EDITED else [content])
+
+
+def test_no_earlier_file_is_lost_that_cannot_be_understood(file):
+    file.parent.mkdir()
+    for content in ("[" * 100_000, '{"format": 2}'):
+        file.write_text(content)
+        progress.note_guess("04-zero1-state", 7.0)
+    assert sorted(path.name for path in file.parent.iterdir()) == [
+        "progress.json",
+        "progress.json.bak",
+        "progress.json.bak2",
+    ]
+
+
+NOTING = """
+import sys
+from zerolab.lessons import progress
+
+sys.stdin.read()
+for _ in range(50):
+    progress.note_attempt(sys.argv[1], passed=True)
+"""
+
+
+def test_kernels_that_note_at_the_same_time_lose_nothing(file):
+    ids = ["product", "buckets", "state-bytes"]
+    with ExitStack() as stack:
+        kernels = [
+            stack.enter_context(subprocess.Popen([sys.executable, "-c", NOTING, name], stdin=subprocess.PIPE))
+            for name in ids
+        ]
+        for kernel in kernels:
+            kernel.stdin.close()
+    assert progress.read()["exercises"] == {name: {"tries": 50, "passed": True} for name in ids}
 
 
 def test_a_place_that_cannot_be_written_is_no_error(tmp_path, monkeypatch):

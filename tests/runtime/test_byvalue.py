@@ -6,10 +6,8 @@ import types
 
 import pytest
 
-from zerolab import Cluster
-
 NOTEBOOK = """
-import functools, os, typing
+import dataclasses, functools, os, typing
 from os import environ
 from safetensors import safe_open
 
@@ -66,18 +64,17 @@ def next_rank(rank: Rank) -> Rank:
 known = Model(3)
 known.params
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sizes:
+    params: int
+    width: int = 4
+
 class Missing:
     def __reduce__(self):
         return "MISSING"
 
 MISSING = Missing()
 """
-
-
-@pytest.fixture(scope="module")
-def one():
-    with Cluster(1, device="cpu") as cluster:
-        yield cluster
 
 
 @pytest.fixture
@@ -103,6 +100,7 @@ CALLS = {
     "the rank's own environment": ("lambda: environ['RANK']", "0"),
     "a class that says it is a builtin": ("lambda: (safe_open.__module__, hasattr(safe_open, 'get_slice'))",
                                           ("builtins", True)),
+    "a dataclass": ("lambda: dataclasses.astuple(Sizes(3))", (3, 4)),
 }  # fmt: skip
 
 

@@ -97,7 +97,7 @@ wrong = (
         by="rows[rank]",
     ),
     Wrong(
-        says="weighed by this rank's rows: weigh each before the exchange",
+        says="all weighed by this rank's rows: weigh each by those of its own rank",
         replace="""        gradient.mul_(rows[rank] / sum(rows))
         reduce_scatter(gradient).wait()
 """,

@@ -105,9 +105,9 @@ def alone(arguments: Arguments, rank: int, mixed: Mixed = together) -> dict[str,
     """What one process ends with that reads what `arguments` has for all ranks; `largest` is that of a rank's rows."""
     model = copy.deepcopy(arguments[0][0])
     inputs, targets = (torch.from_numpy(np.stack([each[k] for each in arguments])) for k in (1, 2))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     log, largest = [], 0.0
     before: list[Flat] = []
+    velocity = torch.zeros(())
     for step in range(STACK_STEPS):
         now, losses = [], []
         for part in range(PARTS):
@@ -115,8 +115,9 @@ def alone(arguments: Arguments, rank: int, mixed: Mixed = together) -> dict[str,
             losses.append(nn.functional.mse_loss(said, targets[:, step, part]) / PARTS)
             now.append(_flat(torch.autograd.grad(losses[-1], list(model.parameters()))))
             largest = max(largest, said[rank].abs().max().item())
-        _put(model, mixed(now, before or [torch.zeros_like(each) for each in now]))
-        optimizer.step()
+        # Not torch's SGD, because the first optimizer of a kernel imports for seconds.
+        velocity = 0.9 * velocity + mixed(now, before or [torch.zeros_like(each) for each in now])
+        _update(model, velocity)
         log.append(torch.stack(losses).sum().item())
         before = now
     return named(whole(model), log, largest)
@@ -126,10 +127,10 @@ def _flat(tensors: Any) -> Flat:
     return torch.cat([each.flatten() for each in tensors])
 
 
-def _put(model: nn.Module, gradient: Flat) -> None:
+def _update(model: nn.Module, velocity: Flat) -> None:
     parameters = list(model.parameters())
-    for parameter, part in zip(parameters, gradient.split([each.numel() for each in parameters]), strict=True):
-        parameter.grad = part.view_as(parameter)
+    for parameter, part in zip(parameters, velocity.split([each.numel() for each in parameters]), strict=True):
+        parameter.data.add_(part.view_as(parameter), alpha=-0.1)
 
 
 def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:

@@ -132,7 +132,7 @@ wrong = (
         by="",
     ),
     Wrong(
-        says="does not clip",
+        says="makes its updates with gradients that are not clipped to 0.25",
         gives=lambda arguments, _rank: trained(arguments),
         replace="            shard.mul_(min(1.0, 0.25 / squares.sqrt().item()))\n",
         by="            shard.mul_(1.0)\n",

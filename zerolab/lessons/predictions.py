@@ -3,6 +3,7 @@
 A number is easier to remember once you have guessed it.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -111,31 +112,34 @@ def reveal(prediction_id: str, guess: float | None, recording: Recording | None 
         if recording is not None:
             _offer(prediction, recording)
         return
-    if isinstance(guess, bool) or not isinstance(guess, int | float):
-        print(f"Your guess is {guess!r}: write a plain number, such as 12 or 7.5.")
+    number = progress.number_of(guess)
+    if number is None or not math.isfinite(number):
+        said = number if number == math.inf else guess  # an int beyond all floats may have too many digits to write
+        print(f"Your guess is {said!r}: write a plain number, such as 12 or 7.5.")
         return
     if recording is None:
         recording = record(prediction.stage, world_size=4, model="gpt-tiny", steps=2, device="cpu")
     measured = prediction.measure(recording)
     # Only the guess is kept: the file is about what a person did.
-    progress.note_guess(prediction_id, float(guess))
-    print(f"guess     {guess:,.2f} {prediction.unit}")
+    progress.note_guess(prediction_id, number)
+    print(f"guess     {number:,.2f} {prediction.unit}")
     print(f"measured  {measured:,.2f} {prediction.unit}")
-    print(f"ratio     {guess / measured:.2f}" if measured else "ratio     -")
+    print(f"ratio     {number / measured:.2f}" if measured else "ratio     -")
 
 
 def _offer(prediction: Prediction, recording: Recording) -> None:
     """Shows, below a slider to guess with, the measured number folded, as a bar on the same scale.
 
-    It needs no kernel: whoever reads the lesson on a page can guess, too.
+    It needs no kernel: whoever reads the lesson on a page can guess, too. The handle begins at 0: a browser would put
+    it into the middle, where some of the answers are.
     """
     measured = prediction.measure(recording)
     marks = "".join(f"<span>{prediction.most * part / 4:g}</span>" for part in range(5))
     bar = f"width: {100 * measured / prediction.most:.2f}%; height: 12px; background: #0072b2"
     folding.show(
         '<div style="max-width: 460px">'
-        f'<label>Your guess, in {prediction.unit}: <input type="range" min="0" max="{prediction.most}" step="any" '
-        'style="width: 100%; margin: 4px 0"></label>'
+        f'<label>Your guess, in {prediction.unit}: <input type="range" min="0" max="{prediction.most}" value="0" '
+        'step="any" style="width: 100%; margin: 4px 0"></label>'
         f'<div style="display: flex; justify-content: space-between; padding: 0 4px" aria-hidden="true">{marks}</div>'
         '<details><summary>What was measured</summary><div style="padding: 4px 8px 0">'
         f'<div style="{bar}"></div></div>{measured:,.2f} {prediction.unit}</details></div>',

@@ -5,8 +5,11 @@ If the file is lost, only check marks are, so a problem with it is never an erro
 """
 
 import json
+import math
 import os
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +63,7 @@ def _content(file: Path | None) -> dict[str, Any] | None:
     """What a progress file says; None if it says nothing that can be understood."""
     try:
         content: Any = json.loads(file.read_text(encoding="utf-8")) if file else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     known = isinstance(content, dict) and all(type(content.get(key)) is type(value) for key, value in _empty().items())
     return content if known and content["format"] == FORMAT else None
@@ -68,18 +71,30 @@ def _content(file: Path | None) -> dict[str, Any] | None:
 
 def note_attempt(exercise_id: str, passed: bool) -> None:
     """Counts one try; once passed, an exercise stays passed."""
-    content = read()
-    entry = content["exercises"].setdefault(exercise_id, {"tries": 0, "passed": False})
-    entry["tries"] += 1
-    entry["passed"] = entry["passed"] or passed
-    _write(content)
+
+    def change(content: dict[str, Any]) -> None:
+        entry = content["exercises"].setdefault(exercise_id, {"tries": 0, "passed": False})
+        entry["tries"] += 1
+        entry["passed"] = entry["passed"] or passed
+
+    _change(change)
+
+
+def number_of(guess: Any) -> float | None:
+    """A guess as a number, NumPy's and torch's scalars too; None for what is none: text, a list, True."""
+    if getattr(guess, "ndim", None) == 0:
+        guess = guess.item()
+    if isinstance(guess, bool) or not isinstance(guess, Real):
+        return None
+    try:
+        return float(guess)
+    except OverflowError:  # an int beyond all floats
+        return math.inf
 
 
 def note_guess(prediction_id: str, guess: float) -> None:
     """Keeps the first guess of a prediction."""
-    content = read()
-    content["guesses"].setdefault(prediction_id, guess)
-    _write(content)
+    _change(lambda content: content["guesses"].setdefault(prediction_id, guess))
 
 
 def reset() -> bool:
@@ -91,9 +106,31 @@ def reset() -> bool:
     return True
 
 
-def _write(content: dict[str, Any]) -> None:
+def _change(change: Callable[[dict[str, Any]], Any]) -> None:
+    """Changes what is kept. A file that cannot be understood, as another version's, is kept beside the new one."""
     if (file := path()) is None:
         return
+    from zerolab.lessons.workspace import keep
+
     with suppress(OSError, ValueError):  # a full or read-only disk: progress is only a convenience
         file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, content)
+        with _alone_in(file.parent):
+            if file.is_file() and not is_one(file):
+                keep(file)
+            content = read(file)
+            change(content)
+            files.write_json(file, content)
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """One kernel at a time: of two that read the same file, the second to write would undo what the first noted."""
+    import fcntl  # not at the top: a browser's Python has none, and keeps no progress
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some network file systems lock no folder
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -6,6 +6,7 @@ classes. A cache arrives empty.
 
 import builtins
 import functools
+import importlib
 import os
 import sys
 import typing
@@ -64,9 +65,15 @@ def _from_home(obj: object) -> Any:
     """
     if not isinstance(obj, type) or obj.__module__ != "builtins" or hasattr(builtins, obj.__name__):
         return NotImplemented
-    homes = (module for name, module in sys.modules.copy().items() if name != "__main__")
-    home = next((home for home in homes if getattr(home, "__dict__", {}).get(obj.__name__) is obj), None)
-    return NotImplemented if home is None else (getattr, (home, obj.__name__))
+    modules = sys.modules.copy().items()
+    homes = (name for name, home in modules if getattr(home, "__dict__", {}).get(obj.__name__) is obj)
+    # By the name that it is imported by: `_collections_abc` calls itself `collections.abc`, which is another module.
+    home = next((name for name in homes if name != "__main__"), None)
+    return NotImplemented if home is None else (_imported, (home, obj.__name__))
+
+
+def _imported(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
 
 
 def _is_importable(obj: Any) -> bool:

@@ -8,6 +8,9 @@ WHERE, RECORDED = b"?", b"r"
 OWN_END = "ended itself: "
 """How the line begins in which a rank says why it ends itself, among what it writes as it crashes."""
 
+CRASH: list[int] = []
+"""In a rank, the file that it writes its Python stack to as it dies; elsewhere empty."""
+
 
 class Fds(NamedTuple):
     """What a rank inherits; none of it has a name in any folder."""

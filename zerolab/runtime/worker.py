@@ -31,7 +31,7 @@ from zerolab.runtime import counter, drivers, hang, report, stack, surroundings,
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.devices import NCCL
 from zerolab.runtime.enqueued import Gpu
-from zerolab.runtime.handover import OWN_END, RECORDED, Fds, Setup
+from zerolab.runtime.handover import CRASH, OWN_END, RECORDED, Fds, Setup
 
 NCCL_WATCHDOG = ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 """With these at 0, the threads of torch's NCCL groups never abort the process: an error on a GPU is raised in Python,
@@ -79,6 +79,7 @@ def _isolate(inherited: Fds) -> None:
     surroundings.set_up(inherited.output)
     # It writes from a signal handler, so that even a segmentation fault shows the learner's line.
     faulthandler.enable(inherited.crash, all_threads=False)
+    CRASH.append(inherited.crash)
     _dump_stack_at_exit(inherited.crash)
     sys.modules["__main__"] = types.ModuleType("__main__")  # not the server's
 

@@ -28,6 +28,19 @@ def right_with_numbers_for_the_plot(units, backwards, optimizer_cls, rank, world
     return optimizer
 
 
+def right_lets_go_on_the_line_of_the_step(units, backwards, optimizer_cls, rank, world_size):
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        for number, gradient in backward:
+            reduce_scatter(gradient).wait()
+            mine[number].grad = gradient.chunk(world_size)[rank] / world_size
+        del gradient; optimizer.step()  # fmt: skip  # noqa: E702
+        for unit in units:
+            all_gather(unit).wait()
+    return optimizer
+
+
 def wrong_plots_detached(units, backwards, optimizer_cls, rank, world_size):
     mine, plot = [unit.chunk(world_size)[rank] for unit in units], []
     optimizer = optimizer_cls(mine)

@@ -112,7 +112,7 @@ def wrong_own_norm(inputs, targets):
 
 
 def wrong_no_clipping(inputs, targets):
-    """does not clip"""
+    """with gradients that are not clipped to 0.25"""
     model = sharded()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):
@@ -156,7 +156,7 @@ def wrong_largest_shard(inputs, targets):
 
 
 def wrong_clipped_after_the_update(inputs, targets):
-    """does not clip"""
+    """with gradients that are not clipped to 0.25"""
     model = sharded()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     for rows, wanted in zip(inputs, targets, strict=True):

@@ -118,6 +118,18 @@ def right_into_grad(parameters, gradients, optimizer_cls, rank, world_size):
     return optimizer
 
 
+def right_leaves_torch_in_float64(parameters, gradients, optimizer_cls, rank, world_size):
+    mine = parameters.chunk(world_size)[rank]
+    optimizer = optimizer_cls([mine])
+    for gradient in gradients:
+        reduce_scatter(gradient).wait()
+        mine.grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        all_gather(parameters).wait()
+    torch.set_default_dtype(torch.float64)
+    return optimizer
+
+
 def wrong_updates_a_copy(parameters, gradients, optimizer_cls, rank, world_size):
     """updates a copy"""
     mine = parameters.chunk(world_size)[rank].clone()

@@ -10,6 +10,7 @@ from zerolab.exercises.harness import rungs
 from zerolab.exercises.harness.attempt import Attempt
 from zerolab.exercises.harness.exercise import Exercise, load
 from zerolab.exercises.harness.hole import open_holes
+from zerolab.exercises.harness.plain import kind_of
 from zerolab.exercises.harness.targets import Verdict
 from zerolab.lessons import progress
 from zerolab.runtime.waiting import waiting
@@ -17,6 +18,11 @@ from zerolab.runtime.waiting import waiting
 HANG_SECONDS = 2.0  # a rank that waits longer than this in one collective of a tiny model waits for ever
 TRIALS = tuple(f"zerolab.exercises.harness.{name}" for name in ("clinic", "onranks", "trials"))
 ANSWER_SECONDS = 20.0  # that one run of an answer may take; a right one takes less than one
+
+OURS_FAILED = (
+    "Ours could not run after yours on the same ranks, so it is not set beside it: has yours left something changed, "
+    "such as a function of torch?"
+)
 
 
 def check(exercise_id: str, answer: Callable[..., Any], seed: int | None = None) -> Attempt:
@@ -56,9 +62,9 @@ def refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
     """Why the answer cannot be run at all, in a sentence; empty if it can."""
     kind = "class" if exercise.is_class else "function"
     if not callable(answer) or isinstance(answer, type) != exercise.is_class:
-        what = "function" if inspect.isfunction(answer) else type(answer).__name__
-        what = "class" if isinstance(answer, type) else what
-        return f"check() got a {what}; give it the {kind} `{exercise.name}` itself, without calling it."
+        what = "a function" if inspect.isfunction(answer) else kind_of(answer)
+        what = "a class" if isinstance(answer, type) else what
+        return f"check() got {what}; give it the {kind} `{exercise.name}` itself, without calling it."
     holes = open_holes(answer)
     if holes:
         return f'The hole "{holes[0]}" is still open: nothing was run.'
@@ -151,8 +157,11 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
                     from zerolab.exercises.harness.score import run_ours
 
                     again = run.arguments if run.ours is None else run.ours
-                    ours = cluster.record(run_ours, exercise.ours, run.trial, *again)
-                    shown = replace(attempt, ours=ours)
+                    try:
+                        ours = cluster.record(run_ours, exercise.ours, run.trial, *again)
+                        shown = replace(attempt, ours=ours)
+                    except RankError:
+                        shown = replace(attempt, aside=OURS_FAILED)
         except RankError as error:
             where, recorded = (f"on {world_size} ranks: ", error.recording) if on_ranks else ("", None)
             said = where + in_words(error, exercise.name)

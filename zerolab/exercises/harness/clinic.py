@@ -1,6 +1,7 @@
 """The clinic: broken answers are run on purpose, looked at from outside, and diagnosed before they are fixed."""
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -96,10 +97,13 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     """Runs the broken answer of an exercise on a cluster's ranks; of a hang, prints what the ranks report.
 
     Raises:
-        ValueError: no such exercise, or one that begins with a hole instead of a broken answer.
+        ValueError: no such exercise, one that begins with a hole instead of a broken answer, or too few ranks.
         RankError: the answer failed in another way than by hanging.
     """
     targets = _case(exercise_id).targets
+    if cluster.world_size < min(targets.world_sizes):
+        fewest = min(targets.world_sizes)
+        raise ValueError(f"{exercise_id} shows nothing on a rank that is alone: examine it on {fewest} ranks or more")
     if isinstance(targets, RankTargets):
         arguments = targets.draw(random.Random(SEED), cluster.world_size)
         recording = _recorded(cluster, _run_on_ranks, exercise_id, arguments)
@@ -125,11 +129,14 @@ def diagnose(exercise_id: str, guess: int | None) -> None:
     if guess is None:
         print("\n".join(f"{number}  {suspect.says}" for number, suspect in enumerate(suspects, 1)))
         print("Which one does the picture show? Put its number in place of None.")
-    elif type(guess) is not int or guess not in range(1, len(suspects) + 1):
-        print(f"Your guess is {guess!r}: give a number from 1 to {len(suspects)}.")
+        return
+    number = progress.number_of(guess)
+    if number is None or number not in range(1, len(suspects) + 1):
+        said = number if number == math.inf else guess  # an int beyond all floats may have too many digits to write
+        print(f"Your guess is {said!r}: write a plain number from 1 to {len(suspects)}.")
     else:
-        progress.note_guess(f"13-{exercise_id}", float(guess))
-        suspect = suspects[guess - 1]
+        progress.note_guess(f"13-{exercise_id}", number)
+        suspect = suspects[int(number) - 1]
         print(f"{'Yes' if suspect.guilty else 'No'}: {suspect.reply}")
 
 

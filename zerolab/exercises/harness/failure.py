@@ -20,20 +20,11 @@ def in_words(error: RankError, name: str) -> str:
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
-    # The other ranks then wait in a collective, but they are not the cause.
-    if error.exception == "OutOfTime":
-        return (
-            f"{too_long(name, f'{error.said} on rank {error.rank}')} It was stopped here:\n{indent(error.frames, '  ')}"
-        )
+    if late := _out_of_time(error, name):
+        return late
     if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
         said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
-    if error.signal == "SIGALRM":  # the second alarm of `limit.at_most`
-        return (
-            f"`{name}` did not finish in time on rank {error.rank}, and went on when it was stopped, so the rank was "
-            "ended. Does a loop never end, and catch every exception? `except ValueError:` catches what is meant, "
-            "`except:` catches everything."
-        )
     # Which of them, is up to what lay there. An abort by gloo itself is another matter: sizes that differ.
     if error.signal in ("SIGSEGV", "SIGABRT", "SIGBUS") and not error.native.startswith("gloo"):
         return (
@@ -48,6 +39,32 @@ def in_words(error: RankError, name: str) -> str:
     if error.native:
         parts += [*error.mismatches, f"  at {_seen_from(name, error.where)}"]
     return "\n".join([*parts, indent(error.frames, "  ")]).rstrip()
+
+
+def _out_of_time(error: RankError, name: str) -> str:
+    """Where an answer was ended by `limit.at_most`; empty if it was not."""
+    # The other ranks then wait in a collective, but they are not the cause.
+    if error.exception == "OutOfTime":
+        return (
+            f"{too_long(name, f'{error.said} on rank {error.rank}')} It was stopped here:\n{indent(error.frames, '  ')}"
+        )
+    if error.traceback.startswith("Timeout ("):  # amid a call into C
+        said = f"time on rank {error.rank}, and could not be interrupted"
+        return f"{too_long(name, said)} It was ended here:\n{indent(_main_thread(error.traceback), '  ')}"
+    if error.signal == "SIGALRM":  # the second alarm
+        return (
+            f"`{name}` did not finish in time on rank {error.rank}, and went on when it was stopped, so the rank was "
+            "ended. Does a loop never end, and catch every exception? `except ValueError:` catches what is meant, "
+            "`except:` catches everything."
+        )
+    return ""
+
+
+def _main_thread(dump: str) -> str:
+    """The frames of the answer, and of what it called, in what faulthandler wrote; the innermost last, as elsewhere."""
+    _, _, last = dump.rpartition("(most recent call first):\n")  # faulthandler begins with the youngest thread
+    frames = [frame for frame in re.split(r"\n(?=  File )", last) if not frame.startswith('  File "zerolab/')]
+    return "\n".join(reversed(frames))
 
 
 def too_long(name: str, seconds: str) -> str:

@@ -1,10 +1,15 @@
 """An answer that never ends is ended, on the rank that runs it."""
 
+import faulthandler
 import math
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from zerolab.runtime.handover import CRASH
 
 GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
 
@@ -18,21 +23,50 @@ def at_most(seconds: float) -> Iterator[None]:
     """Raises OutOfTime inside of it after so many seconds, never if they are infinite. For a rank's main thread.
 
     An answer that goes on all the same, because a bare `except:` has caught that, ends with its process: a second
-    alarm kills it, and the signal tells the driver what it was.
+    alarm kills it, and the signal tells the driver what it was. So does one that is in a call into C, in which
+    Python hands over no alarm.
     """
     if math.isinf(seconds):
         yield
         return
 
     def ring(*_: Any) -> None:
+        if _waits():
+            signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
+            return
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, GRACE_SECONDS)
         raise OutOfTime(f"{seconds:g} seconds")
 
     before = signal.signal(signal.SIGALRM, ring)
     signal.setitimer(signal.ITIMER_REAL, seconds)
+    _end_after(seconds + 2 * GRACE_SECONDS)
+    # Python hands over no alarm amid a wait in C either, but lets other threads run.
+    others_first = threading.Timer(seconds + GRACE_SECONDS, _let_others_end)
+    others_first.daemon = True
+    others_first.start()
     try:
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        others_first.cancel()
+        others_first.join()
+        faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
+
+
+def _waits() -> bool:
+    """Whether this rank waits for others: then one of those takes too long, and is the one to be told of."""
+    from zerolab.runtime import board, counter  # not at the top: the counter needs torch
+
+    return counter._counter._last.state == board.INSIDE  # noqa: SLF001
+
+
+def _let_others_end() -> None:
+    if _waits():
+        _end_after(3 * GRACE_SECONDS)
+
+
+def _end_after(seconds: float) -> None:
+    """Ends this process after so many seconds, by a thread of C that waits for nothing; the stack tells where."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=CRASH[-1] if CRASH else sys.__stderr__ or 2)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import describe, first_difference, plain, same
 from zerolab.exercises.harness.recorded import SLACK, judge_waits, outside_in_words, started
+from zerolab.exercises.harness.settings import settings_restored
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.recording.events import RankRecording
 from zerolab.runtime.observers import tell
@@ -101,8 +103,9 @@ class RankTargets(Targets):
         for wrong in exercise.wrong:
             # Wrong answers on ranks are not run here; they say in closed form what they would give.
             if wrong.gives is not None:
-                mistaken = [plain(wrong.gives(arguments, rank)) for rank in ranks]
-                if silent != misses[0] and same(list(given), mistaken, self.tolerance):
+                # Rank by rank, because each may be a training: most mistakes are told apart on the first one.
+                mistaken = (plain(wrong.gives(arguments, rank)) for rank in ranks)
+                if silent != misses[0] and all(map(same, given, mistaken, repeat(self.tolerance))):
                     return f"{why}. Your function {wrong.says}."
         if silent is not None:
             return f"`{exercise.name}` returned nothing on rank {silent}; it should return {describe(right[silent])}."
@@ -134,7 +137,8 @@ class RankTargets(Targets):
             return ""
         sent = sum(event.logical_bytes for event in made)
         target = round(self.sent(arguments, rank.world_size) * _element_size(arguments))
-        return "" if sent == target else f"rank {rank.rank} sent {sent:,} bytes; the target is {target:,}."
+        size = "1 byte" if sent == 1 else f"{sent:,} bytes"
+        return "" if sent == target else f"rank {rank.rank} sent {size}; the target is {target:,}."
 
 
 def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
@@ -170,7 +174,13 @@ def trial(
     dist.barrier()  # all ranks begin at once, and the recording tells what is there before the answer runs
     # Within a step the recording tells the highest moment, whether or not there is an event.
     tell(lambda observer: observer.beginning())
-    with guarded(answer), nothing_lost(), at_most(seconds), memory_outside_of_torch(answer) as outside:
+    with (
+        settings_restored(),
+        guarded(answer),
+        nothing_lost(),
+        at_most(seconds),
+        memory_outside_of_torch(answer) as outside,
+    ):
         returned = answer(*mine)
         returned = judged(returned) if callable(judged) else returned
         dist.barrier()  # what an answer did not wait for may still come in: until then nothing of it is freed

@@ -37,6 +37,8 @@ class Outside:
 
     def on_call(self, frame: FrameType, _event: str, _argument: Any) -> Any:
         """For `sys.settrace`: only the answer's own lines are followed."""
+        if frame.f_back is not None and not _is_library(frame.f_back.f_code.co_filename):
+            frame.f_back.f_locals  # noqa: B018  as below: `del gradient; optimizer.step()` is one line
         return None if _is_library(frame.f_code.co_filename) else self._on_line
 
     def _on_line(self, frame: FrameType, _event: str, _argument: Any) -> Any:

@@ -22,12 +22,17 @@ class Words(str):
     __repr__ = str.__str__
 
 
+def kind_of(value: Any) -> str:
+    """What a value is, for a sentence: `nothing`, `an int`, `a Tensor`."""
+    name = type(value).__name__
+    article = "an" if name.lower().startswith(("a", "e", "i", "o", "u", "nd")) else "a"
+    return "nothing" if value is None else f"{article} {name}"
+
+
 def plain(value: Any) -> Any:
     """The same value in numbers, text, lists, dicts and numpy arrays; anything else as its type's name."""
     if _is("torch.Tensor", value) and not hasattr(value, "to_local"):  # all of a DTensor would have to be gathered
-        # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
-        whole = value.detach().cpu()
-        value = (whole.double() if whole.is_floating_point() else whole).numpy().copy()
+        value = _read(value)
     if _is("numpy.generic", value) or (_is_array(value) and value.ndim == 0):
         return value.item()  # a tensor without dimensions is a number
     if _is_array(value) and value.dtype.kind not in NUMBERS:
@@ -44,6 +49,17 @@ def plain(value: Any) -> Any:
     # Never the value itself: whatever a learner returns has to cross from a process to this one.
     what = f"a number of {math.floor(math.log10(abs(value))) + 1:,} digits" if huge else type(value).__name__
     return Words(f"<{what}>")
+
+
+def _read(tensor: Any) -> Any:
+    """A tensor's values as an array; in words, if it has none that NumPy can hold: on the device meta, or quantized."""
+    try:
+        whole = tensor.detach().cpu()
+        whole = whole if whole.layout is sys.modules["torch"].strided else whole.to_dense()
+        # float64, so that comparing adds no rounding of its own; a copy, so that the answer's memory can go.
+        return (whole.double() if whole.is_floating_point() else whole).numpy().copy()
+    except (RuntimeError, TypeError):
+        return Words(f"<a tensor of {tensor.dtype} on {tensor.device}, whose values cannot be read>")
 
 
 def listed(value: Any) -> Any:

@@ -18,14 +18,14 @@ def run_ours(text: Text, trial: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def score(yours: "Recording", ours: "Recording") -> Table:
-    """Peak bytes, bytes sent and exchanges of the last step, each of the rank that has most.
+    """Peak bytes, bytes sent and exchanges of the last step, each of the rank that has the most.
 
     Of the last step, because before the first one an answer is given the whole model. A function on ranks is one step.
     """
     rows: list[dict[str, Any]] = []
     for what, of_rank in (("peak bytes but for the update", _peak), ("bytes sent", _sent), ("exchanges", _exchanges)):
         most = {"yours": max(map(of_rank, yours.ranks)), "ours": max(map(of_rank, ours.ranks))}
-        rows.append({"of a step, on the rank with most": what, **most})
+        rows.append({"of a step, on the rank with the most": what, **most})
     return Table(rows)
 
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from zerolab import evaluation, models
 from zerolab.exercises.harness.onranks import RankTargets
-from zerolab.exercises.harness.plain import Words
+from zerolab.exercises.harness.plain import Words, kind_of
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
 STACK_STEPS = 3
@@ -90,7 +90,7 @@ def whole(model: Any) -> Any:
 
 def no_model(returned: Any) -> Any:
     """In words what came in place of a model; of nothing None."""
-    return None if returned is None else Words(f"a {type(returned).__name__} where a model belongs")
+    return None if returned is None else Words(f"{kind_of(returned)} where a model belongs")
 
 
 def all_have(number: int) -> bool:
@@ -120,20 +120,34 @@ def mean_error(model: nn.Module, batches: Batches) -> None:
 def trained(arguments: list[tuple[Any, ...]], step: Step = mean_error, *, lr: float = 0.5, forgets: bool = True) -> Any:
     """The weights that one process ends with, if `step` makes the gradients; `forgets` those of the step before."""
     model = models.build("mlp-odd")
-    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
     for number in range(STEPS):
         if forgets:
-            optimizer.zero_grad()
+            model.zero_grad()
         step(model, [tuple(torch.from_numpy(each[number]) for each in of_rank) for of_rank in arguments])
-        optimizer.step()
+        # Not torch's SGD, because the first optimizer of a kernel imports for seconds.
+        for weight in model.parameters():
+            if weight.grad is not None:
+                weight.data.add_(weight.grad, alpha=-lr)
     return whole(model)
+
+
+def once(of_all: Callable[[list[tuple[Any, ...]]], Any]) -> Callable[[list[tuple[Any, ...]], int], Any]:
+    """Of all ranks' arguments and a rank, what is the same on every rank: made for the first that asks."""
+    made: list[Any] = []
+
+    def of_rank(arguments: list[tuple[Any, ...]], _rank: int) -> Any:
+        if not made or made[0] is not arguments:
+            made[:] = arguments, of_all(arguments)
+        return made[1]
+
+    return of_rank
 
 
 def like_one_process(step: Step, **options: Any) -> RankTargets:
     """Targets that are reached by whoever ends with the weights of one process on the rows of all ranks."""
     shared: dict[str, Any] = {"draw": draw, "world_sizes": (2, 3, 4), "tolerance": 1e-5}
     shared |= {"allows": ("torch.distributed.fsdp",), "reads": whole}
-    return RankTargets(wanted=lambda arguments, _rank: trained(arguments, step), **shared | options)
+    return RankTargets(wanted=once(lambda arguments: trained(arguments, step)), **shared | options)
 
 
 def judge_kept(kept: int, rows: int, reductions: int) -> str:

@@ -15,7 +15,9 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
+from zerolab.exercises.harness.plain import kind_of
 from zerolab.exercises.harness.rungs import RUNGS, Parts
+from zerolab.exercises.harness.settings import settings_restored
 from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed, values_of
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.runtime.observers import tell
@@ -52,6 +54,7 @@ def train(
     bed = TestBed(setup, dist.get_world_size(), dist.get_rank(), config.stage)
     beside = {rung: part.made() if isinstance(part, Text) else part for rung, part in config.beside.items()}
     with ExitStack() as around:
+        around.enter_context(settings_restored())
         around.enter_context(finished_answers_out_of_reach(answer, forbids))
         around.enter_context(bed.watched())
         bed.under_way = around.enter_context(nothing_lost()).under_way
@@ -69,7 +72,7 @@ def _in_words(returned: Any) -> str:
     parts = returned.values() if isinstance(returned, dict) else returned
     if hasattr(returned, "step") or (isinstance(returned, (list, tuple, dict)) and not all(map(_in_words, parts))):
         return ""
-    return "nothing" if returned is None else f"a {type(returned).__name__}"
+    return kind_of(returned)
 
 
 def _flat(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
@@ -152,8 +155,7 @@ def _rung(answer: Callable[..., Any], bed: TestBed, optimizer: str, **beside: Ca
     def forward(units: list[Unit], inputs: torch.Tensor) -> torch.Tensor:
         outputs = parts["forward"](units, inputs)
         if not isinstance(outputs, torch.Tensor):
-            gave = "nothing" if outputs is None else f"a {type(outputs).__name__}"
-            raise TypeError(f"`forward` returned {gave}; it should return the outputs of the last unit")
+            raise TypeError(f"`forward` returned {kind_of(outputs)}; it should return the outputs of the last unit")
         wanted = [bed.setup.rows_of(bed.noted.steps - 1, bed.rank), bed.setup.widths[-1]]
         if list(outputs.shape) != wanted:
             raise ValueError(
@@ -210,8 +212,7 @@ def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **keywords: Any) -> Any:
             returned = method(*args, **keywords)
             if not hasattr(returned, member):
-                gave = "nothing" if returned is None else f"a {type(returned).__name__}"
-                raise TypeError(f"`{name}` returned {gave}; it should return {what}")
+                raise TypeError(f"`{name}` returned {kind_of(returned)}; it should return {what}")
             return returned
 
         return call

@@ -224,7 +224,7 @@ def _mistakes_with_rows(step: Step) -> Iterator[tuple[str, Array]]:
         by_rows / step.world_size,
     )
     yield (
-        "the sum of all ranks' gradients, weighed by this rank's rows: weigh each before the exchange",
+        "the sum of all ranks' gradients, all weighed by this rank's rows: weigh each by those of its own rank",
         local.sum(axis=0) * own / sum(rows),
     )
 
