@@ -1,6 +1,7 @@
 """The landing page: its numbers and cards, written from the package."""
 
 import html
+import re
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,15 @@ def cards(lessons: list[Lesson]) -> str:
 
 
 def _card(lesson: Lesson) -> str:
-    title, question, minutes = (html.escape(text) for text in (lesson.title, lesson.question, lesson.minutes))
+    title, question, minutes = map(_words, (lesson.title, lesson.question, lesson.minutes))
     question = question[:1].upper() + question[1:]
     exercises = len(lesson.exercises)
     said = f"{minutes.partition(',')[0]} minutes"
     said += f" · {exercises} exercise{'s' * (exercises > 1)}" if exercises else ""
     inner = f"<i>{lesson.number}</i><b>{title}</b><span>{question}</span><small>{said}</small>"
     return f'<a class="zl-card" href="notebooks/{lesson.path.stem}.html">{inner}</a>'
+
+
+def _words(text: str) -> str:
+    """A line of Markdown as HTML, as far as titles and questions need it: code."""
+    return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(text))

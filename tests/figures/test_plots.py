@@ -133,6 +133,8 @@ def test_each_run_has_a_line_of_its_own_and_a_guess_is_a_ghost_across_the_figure
     [
         ({"a": [1.0]}, 0, "guess is 0"),
         ({"a": [1.0]}, float("nan"), "guess is nan"),
+        ({"a": [1.0]}, "1e-3", "guess is '1e-3': .* give a number above 0"),
+        ({"a": [1.0]}, [0.1], "guess is .0.1.: .* give a number above 0"),
         ({"a": [1.0, 0.0]}, 1, "a has a loss of 0.0"),
         ({"a": [1.0, float("nan")]}, None, "a has a loss of nan"),
         ({}, 1, "no losses to draw in {}"),

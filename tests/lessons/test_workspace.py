@@ -55,13 +55,21 @@ def test_links_lead_to_what_is_in_the_folder_or_are_none(series, tmp_path, publi
     assert (tmp_path / "work" / "00-start-here.ipynb").read_text() == copied
 
 
-def test_every_link_to_a_heading_of_a_page_has_its_capitals_as_jupyterlab_finds_it(tmp_path):
+def test_every_link_to_a_heading_of_a_page_or_lesson_is_written_as_jupyterlab_finds_it(tmp_path):
     new = workspace.fill(tmp_path)
-    headings = re.compile(r"^#+ (.+)$", re.MULTILINE)
-    places = {path.name: [each.replace(" ", "-") for each in headings.findall(path.read_text())] for path in new}
-    links = [link for path in new for link in re.findall(r"\]\(([\w.-]+\.md)#([^)]*)\)", path.read_text())]
-    assert ("glossary.md", "GiB") in links
+    places = {path.name: {heading.replace(" ", "-") for heading in headings(path)} for path in new}
+    links = [link for path in new for link in re.findall(r"\]\(([\w.-]+\.(?:md|ipynb))#([^)]*)\)", path.read_text())]
+    assert {("glossary.md", "GiB"), ("07-fsdp.ipynb", "HSDP")} < {*links}
     assert [(page, place) for page, place in links if place not in places[page]] == []
+
+
+def headings(path):
+    """The headings of a page or lesson as they are read: without the marks of code."""
+    text = path.read_text()
+    if path.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    return re.findall(r"^#+ (.+)$", text.replace("`", ""), re.MULTILINE)
 
 
 def test_every_link_of_a_filled_folder_leads_to_a_file_in_it(tmp_path):

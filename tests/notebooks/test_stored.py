@@ -237,3 +237,13 @@ def test_at_most_four_patterns_are_overlooked():
     patterns = configparser.ConfigParser()
     patterns.read(ROOT / "tests" / "nbval_sanitize.cfg")
     assert len(patterns.sections()) <= 4
+
+
+@by_name
+def test_a_slider_to_guess_with_does_not_open_on_what_was_measured(notebook):
+    pages = ["".join(output.get("data", {}).get("text/html", "")) for output in outputs(notebook)]
+    for page in (page for page in pages if 'type="range"' in page):
+        most, value = re.search(r'type="range" min="0" max="([\d.]+)"(?: value="([\d.]+)")?', page).groups()
+        opens = 100 * float(value) / float(most) if value else 50  # in the middle, where no value is given
+        measured = float(re.search(r"width: ([\d.]+)%; height", page)[1])
+        assert abs(opens - measured) > 5, page

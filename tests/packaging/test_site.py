@@ -321,6 +321,15 @@ def test_a_link_to_a_file_that_is_no_page_ends_the_build(monkeypatch):
         relinked("[a](../zerolab/comparison.py)", "docs", "")
 
 
+def test_a_lessons_card_shows_code_in_its_title_as_code(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "tools"))
+    site_pages, site_lessons = (importlib.import_module(name) for name in ("site_pages", "site_lessons"))
+    lessons = [site_lessons.Lesson(path, None) for path in sorted((ROOT / "notebooks").glob("*.ipynb"))]
+    cards = site_pages.cards(lessons)
+    assert "from the lessons to your <code>train.py</code></b>" in cards
+    assert "`" not in cards
+
+
 def test_the_planner_shows_a_plan_before_anything_is_loaded_and_answers_in_pythons_words(served):
     planner = served("planner")
     assert planner.locator(".zl-answer").text_content() == theory.plan("7b", 8).answer

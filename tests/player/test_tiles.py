@@ -103,6 +103,25 @@ def test_after_a_collective_each_rank_has_what_the_collective_gives(run, show, w
     assert tiles(show(recordings["ring all_gather"]), -1) == gathered
 
 
+def test_a_step_of_exchanges_alone_as_an_exercise_has_it_is_told_as_these_and_no_training(four, show):
+    def exercise():
+        import torch
+        import torch.distributed as dist
+
+        from zerolab.runtime.observers import tell
+
+        dist.barrier()
+        tell(lambda observer: observer.beginning())  # as a check does before it calls an answer
+        dist.all_reduce(torch.ones(4))
+        dist.barrier()
+
+    tab = show(four.record(exercise), story=True)
+    assert state(tab)["story"] == "4 elements: added up over all ranks, which all get the sum."
+    assert tab.locator(".zl-where").text_content() == "step 1"
+    tab.keyboard.press("ArrowRight")
+    assert state(tab)["story"] == "All ranks wait for each other."
+
+
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_around_a_ring_sums_grow_rank_by_rank_until_each_has_one_whole(run, show, world_size):
     tab = show(run(world_size)["ring reduce_scatter"])

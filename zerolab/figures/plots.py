@@ -7,6 +7,7 @@ jumps. Sizes are bytes, with GB = 1e9. Needs `pip install zerolab[lab]`.
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 from math import inf
+from numbers import Real
 from typing import Any
 
 import plotly.graph_objects as go
@@ -203,12 +204,12 @@ def losses(
 
     `guess`, where a reader expects a line to end, is drawn as a ghost at this height.
 
-    Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0, or infinite;
-    and where there is no loss to draw.
+    Raises ValueError for what has no place on a logarithmic axis: a loss or a guess that is not above 0, or infinite,
+    and a guess that is no number; and where there is no loss to draw.
     """
     if not curves or not all(map(len, curves.values())):
         raise ValueError(f"there are no losses to draw in {curves!r:.60}: give each run its loss after each step")
-    if guess is not None and not 0 < guess < inf:
+    if guess is not None and not (isinstance(guess, Real) and 0 < guess < inf):
         raise ValueError(f"guess is {guess!r}: the axis is logarithmic, so give a number above 0, such as 1e-6")
     figure = go.Figure()
     for (name, values), (colour, dash) in zip(curves.items(), cycle(RUN_LINES)):

@@ -5,6 +5,7 @@ JupyterLab on them; `reset` restores one and keeps the learner's beside it.
 """
 
 import importlib.util
+import json
 import os
 import re
 import secrets
@@ -28,6 +29,7 @@ PAGES = (
 )  # fmt: skip
 _LINK = re.compile(r"\[([^][]*)\]\((?:\.\./(?:docs/|notebooks/)?)?([\w.-]+\.(?:md|ipynb))(#[^)]*)?\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_POINTS = re.compile(r"[^\w -]")
 # Defaults that a person may change: without them, JupyterLab asks over the first lesson whether it may fetch its news,
 # and a lesson that is opened again on the next day says "model not found" in place of its players.
 # And a Python kernel that keeps its history to itself: all kernels of a person write theirs into one file, and while
@@ -94,9 +96,15 @@ def _text(path: Path) -> str:
 
 
 def _in_lab(page: Path, place: str) -> str:
-    """A heading's place in a page: JupyterLab keeps its capitals, where others have small letters."""
-    headings = [f"#{each.replace(' ', '-')}" for each in _HEADING.findall(page.read_text(encoding="utf-8"))]
-    return next((heading for heading in headings if heading.lower() == place), place)
+    """A heading's place in a page or lesson: JupyterLab keeps its capitals and points, which others leave out."""
+    text = page.read_text(encoding="utf-8")
+    if page.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        text = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
+    for heading in _HEADING.findall(text.replace("`", "")):
+        if place == "#" + _POINTS.sub("", heading).replace(" ", "-").lower():
+            return f"#{heading.replace(' ', '-')}"
+    return place
 
 
 def reset(which: str, folder: Path | None = None) -> list[tuple[Path, Path | None]]:
@@ -118,11 +126,11 @@ def reset(which: str, folder: Path | None = None) -> list[tuple[Path, Path | Non
 def _bring_back(path: Path, target: Path) -> tuple[Path, Path | None]:
     if target.exists() and target.read_text(encoding="utf-8", errors="replace") == _text(path):
         return target, None
-    kept = _keep(target) if target.exists() else None
+    kept = keep(target) if target.exists() else None
     return _copy(path, target), kept
 
 
-def _keep(target: Path) -> Path:
+def keep(target: Path) -> Path:
     """Renames a file to the first free one of `.bak`, `.bak2`, `.bak3`, so that no earlier copy is lost."""
     places = (target.with_name(f"{target.name}.bak{number}") for number in chain([""], count(2)))
     return target.rename(next(place for place in places if not place.exists()))

@@ -142,7 +142,7 @@ export class Beats extends Sequence {
     if (model.worldSize === 1) return [];
     const { columns, payload, units } = model;
     const smallest = Math.min(...units.filter(({ padded }) => padded).map(({ padded }) => padded));
-    const steps = model.windows.some(({ step }) => step > 0);
+    const { steps } = this.story;
     /** @type {Map<string, Beat>} */
     const deeds = new Map();
     /** @type {Map<string, number>} */

@@ -324,7 +324,7 @@ export function narrate(player, event) {
   if (beat) {
     const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
     say(scene.why, player.resting || beat.caption);
-    say(scene.where, beat.step ? `step ${beat.step} · ${act}` : "setup");
+    say(scene.where, beat.step ? `step ${beat.step}${story.steps ? ` · ${act}` : ""}` : "setup");
     const about = beat.places[0] ?? index;
     const silent = player.resting || (beat.kind === "keep" && story.steps);
     say(scene.sentence, silent ? "" : sentenceOf(story, model, about));

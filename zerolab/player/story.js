@@ -45,7 +45,15 @@ export class Story {
     /** What is updated where nobody owns a part of it, and what is beside such parts. */
     this.trained = `all parameters${model.units.some(({ frozen }) => frozen) ? " that are not frozen" : ""}`;
     this.whole = model.units.some(({ replicated }) => replicated) ? ", and what all ranks keep whole" : "";
-    this.steps = model.windows.some((window) => window.step > 0);
+    this.steps = this.#trains();
+  }
+
+  /** Whether a step trains something: an exercise's step may be exchanges alone. Other tools' files need not say. */
+  #trains() {
+    const { columns, payload, units, windows } = this.model;
+    const deeds = [codeOf(payload.kinds, "module"), codeOf(payload.kinds, "optimizer")];
+    const trains = units.length || payload.meta.origin || columns.kind.some((kind) => deeds.includes(kind));
+    return Boolean(trains) && windows.some((window) => window.step > 0);
   }
 
   /**
