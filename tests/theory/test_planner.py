@@ -227,6 +227,8 @@ def test_its_seconds_are_those_of_the_closed_form_and_it_says_what_they_owe_to_t
     assert "A step of zero3 takes" in theory.plan("gpt3-175b", 8, 80e9).sensitivity
     shorter, compiled = (theory.plan("llama3-8b", 8, length=4096, kernels=name) for name in ("eager", "compiled"))
     assert shorter.sensitivity.endswith(f"Compiled it would take {compiled.steps['zero1'].total:.3g} s.")
+    assert " and sends nothing. It reaches " in theory.plan("gpt2", 1).sensitivity
+    assert " s, and waits for " in theory.plan("gpt2", 2).sensitivity
 
 
 def test_published_runs_are_said_to_be_of_the_chip_that_they_are_of():

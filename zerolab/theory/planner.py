@@ -113,16 +113,19 @@ class Plan(Table):
         reached = flops / step.total / job.rate
         chip = seconds.chip(job.gpu)
         low, high = seconds.PUBLISHED_UTILISATION[chip]
-        waits = step.waiting + step.straggling
+        waits = "sends nothing"
+        if job.world_size > 1:
+            waits = (
+                f"waits for {step.waiting + step.straggling:.2g} s: for the {step.sending:.3g} s that it sends, where "
+                "no computing hides them, and for the slowest rank"
+            )
         compiled = ""
         if job.utilisation is None:  # a quoted one is not known of what has been changed
             compiled = f" Compiled it would take {seconds.step(replace(job, kernels='compiled'), stage).total:.3g} s."
         return (
             f"A step of {stage} takes {step.total:.3g} s: it computes for {step.computing:.3g} s, updates for "
-            f"{step.updating:.2g} s, and waits for {waits:.2g} s: for the {step.sending:.3g} s that it sends, where no "
-            f"computing hides them, and for the slowest rank. It reaches "
-            f"{reached:.0%} of the GPU's dense rate, as it is quoted; published runs on {chip.upper()} reach {low:.0%} "
-            f"to {high:.0%}.{compiled}"
+            f"{step.updating:.2g} s, and {waits}. It reaches {reached:.0%} of the GPU's dense rate, as it is quoted; "
+            f"published runs on {chip.upper()} reach {low:.0%} to {high:.0%}.{compiled}"
         )
 
     def settings(self, stage: str | None = None) -> dict[str, Any]:
