@@ -56,6 +56,13 @@ def shard_of(tensor, rank, world_size):
     return tensor.chunk(world_size)[rank]
 
 
+def my_rows(step):
+    """This rank's rows of a step's batch."""
+    import torch.distributed as dist
+
+    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
+
+
 def train_alone(optimizer_cls, steps, frozen=(), **keywords):
     """One process, the whole batch: the weights that every stage must reach."""
     model = copy.deepcopy(make(frozen))
@@ -71,14 +78,11 @@ def train_alone(optimizer_cls, steps, frozen=(), **keywords):
 
 def train_sharded(stage, optimizer_cls, steps, frozen=(), **keywords):
     """The same on the ranks of the default group; returns what this rank ends with."""
-    import torch.distributed as dist
-
     from zerolab.engines import ENGINES
 
     engine = ENGINES[stage](make(frozen), optimizer_cls, **keywords)
     for step in range(steps):
-        tokens, targets = (shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step))
-        engine.training_step(tokens, targets, loss_fn)
+        engine.training_step(*my_rows(step), loss_fn)
     return engine.state_dict()
 
 

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
+from awkward import batch, distance, loss_fn, make, my_rows, train_sharded
 from torch import nn
 
 from zerolab import Cluster, RankError
@@ -14,13 +14,6 @@ from zerolab.engines import ENGINES
 STAGES = [f"deepspeed-{number}" for number in range(4)]
 TOLERANCE = 1e-6  # in fp32 on gloo DeepSpeed adds up what torch adds up; measured 1.2e-7
 pytestmark = [pytest.mark.deepspeed, pytest.mark.slow]
-
-
-def my_rows(step):
-    """This rank's rows of a step's batch."""
-    import torch.distributed as dist
-
-    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
 
 
 def train_and_look(stage):

@@ -10,7 +10,7 @@ import itertools
 
 import pytest
 import torch
-from awkward import batch, distance, loss_fn, make, shard_of
+from awkward import batch, distance, loss_fn, make, my_rows, shard_of
 from torch import nn
 
 from zerolab.engines import ENGINES
@@ -73,7 +73,6 @@ OF_THE_NUMBERS = {"precision", "reduce_dtype", "groups", "micro", "clip", "sched
 
 def train(stage, case, optimizer_cls, keywords):
     """This rank's three steps of one case on one stage; the whole model that it ends with."""
-    import torch.distributed as dist
 
     options = CASES[case]
     own = {name: value for name, value in options.items() if name not in OF_THE_LOOP}
@@ -85,10 +84,7 @@ def train(stage, case, optimizer_cls, keywords):
     engine = fresh()
     schedule = torch.optim.lr_scheduler.StepLR(engine.optimizer, 1, 0.5) if options.get("schedule") else None
     for step in range(STEPS):
-        *earlier, last = [
-            [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(10 * step + micro)]
-            for micro in range(options.get("micro", 1))
-        ]
+        *earlier, last = [my_rows(10 * step + micro) for micro in range(options.get("micro", 1))]
         with engine.accumulate():
             for rows in earlier:
                 engine.training_step(*rows, loss_fn)

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from awkward import batch, distance, loss_fn, make, shard_of, train_sharded
+from awkward import batch, distance, loss_fn, make, my_rows, train_sharded
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -22,13 +22,6 @@ class NumbersStayOnTheDevice(TorchDispatchMode):
     def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
         assert operation is not torch.ops.aten._local_scalar_dense.default, "a number was read"
         return operation(*args, **(kwargs or {}))
-
-
-def my_rows(step):
-    """This rank's rows of a step's batch."""
-    import torch.distributed as dist
-
-    return [shard_of(tensor, dist.get_rank(), dist.get_world_size()) for tensor in batch(step)]
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -46,6 +46,7 @@ COMPUTING = "computing"  # in the place of a group: what is no collective
 SLOWEST = 0.002  # seconds that a collective waits at most before it begins, so that it is under way for a while
 DRIFT = 1e-2  # how much faster the device's clock runs than the host's
 PATIENCE = 0.05  # seconds that a blocked host sleeps before it spins
+TIMEOUT = 1.5  # seconds after which three ranks that wait for each other hang
 
 
 class Fault(AssertionError):

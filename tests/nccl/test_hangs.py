@@ -7,18 +7,11 @@ import contract
 import pytest
 import torch
 import torch.distributed as dist
+from contract import TIMEOUT
 
-from zerolab import Cluster, CollectiveHang
+from zerolab import CollectiveHang
 
-TIMEOUT = 1.5
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """Three ranks of the contract, which wait for a short time."""
-    with Cluster(3, device="cpu", timeout=TIMEOUT) as cluster:
-        yield contract.Ranks(cluster, tmp_path_factory.mktemp("contract"))
 
 
 def skip_one_and_return():

@@ -2,22 +2,13 @@
 
 import re
 
-import contract
 import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab import Cluster, CollectiveHang
+from zerolab import CollectiveHang
 
-TIMEOUT = 1.5
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def three(tmp_path_factory):
-    """Three ranks of the contract, which wait for a short time."""
-    with Cluster(3, device="cpu", timeout=TIMEOUT) as cluster:
-        yield contract.Ranks(cluster, tmp_path_factory.mktemp("contract"))
 
 
 def neighbours():

@@ -12,23 +12,32 @@ from zerolab.player import page
 
 
 @pytest.fixture(scope="session")
-def recordings():
-    """A real run of two steps on four ranks, by stage."""
+def train():
+    """A function for the ranks: two steps of a named model under a stage, with what is `frozen` by its beginning."""
 
     # Within the fixture: ranks would look for a function of this file in whichever conftest they find first.
-    def train(stage, steps):
+    def train(stage, model="gpt-tiny", frozen="none", **options):
         import torch
         import torch.distributed as dist
 
         from zerolab import models
         from zerolab.engines import ENGINES
 
-        engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
-        for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), steps):
+        built = models.build(model)
+        for name, parameter in built.named_parameters():
+            parameter.requires_grad_(not name.startswith(frozen))
+        engine = ENGINES[stage](built, torch.optim.AdamW, lr=1e-3, **options)
+        for inputs, targets in models.batches(model, dist.get_world_size(), dist.get_rank(), 2):
             engine.training_step(inputs, targets, models.loss)
 
+    return train
+
+
+@pytest.fixture(scope="session")
+def recordings(train):
+    """A real run of two steps on four ranks, by stage."""
     with Cluster(world_size=4, device="cpu") as cluster:
-        return {stage: cluster.record(train, stage, 2) for stage in ("zero3", "zero2", "zero1", "ddp", "fsdp2")}
+        return {stage: cluster.record(train, stage) for stage in ("zero3", "zero2", "zero1", "ddp", "fsdp2")}
 
 
 @pytest.fixture(scope="session")

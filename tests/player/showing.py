@@ -19,6 +19,11 @@ def state(tab):
     return tab.evaluate("window.zerolabPlayers[0].state()")
 
 
+def texts(tab, pane):
+    """What is written in a pane."""
+    return [label["text"] for label in tab.evaluate("window.zerolabPlayers[0].labels()")[pane]]
+
+
 def until(tab, expression, seconds=20):
     """Waits until an expression is true on a page; playwright's own waiting evaluates text, which the page forbids."""
     end = time.monotonic() + seconds
@@ -99,21 +104,13 @@ def made_up(ranks, units, steps=1, stage="zero3"):
                           unit=unit, live=dict(live), source=at, **more)  # fmt: skip
             events.append(event)
 
+        def hold(start, unit, spans, *, step, line, category="parameters"):
+            write("memory", "hold", start, 0, unit, step=step, line=line, category=category, spans=spans, numel=size)
+
         own = ((1024 * rank, 1024 * (rank + 1)),)
         for place, name in enumerate(names):
-            write("memory", "hold", 1000 * place, 0, name, step=0, line=1, category="parameters", spans=own, numel=size)
-            write(
-                "memory",
-                "hold",
-                1000 * place,
-                0,
-                name,
-                step=0,
-                line=1,
-                category="optimizer_state",
-                spans=own,
-                numel=size,
-            )
+            for category in ("parameters", "optimizer_state"):
+                hold(1000 * place, name, own, step=0, line=1, category=category)
         for step in range(1, steps + 1):
             for place, name in enumerate(names):
                 start = 1_000_000 * step + 9_000 * place
@@ -122,33 +119,10 @@ def made_up(ranks, units, steps=1, stage="zero3"):
                 write("collective", "all_gather", start, 3_000, name, step=step, line=2, **wire)
                 live["parameters"] += 4 * size
                 live["activations"] += 256 * ranks
-                whole = ((0, size),)
-                write(
-                    "memory",
-                    "hold",
-                    start + 3_000,
-                    0,
-                    name,
-                    step=step,
-                    line=2,
-                    category="parameters",
-                    spans=whole,
-                    numel=size,
-                )
+                hold(start + 3_000, name, ((0, size),), step=step, line=2)
                 write("module", "forward", start + 3_000, 5_000, name, step=step, line=2)
                 live["parameters"] -= 4 * size
-                write(
-                    "memory",
-                    "hold",
-                    start + 8_000,
-                    0,
-                    name,
-                    step=step,
-                    line=3,
-                    category="parameters",
-                    spans=own,
-                    numel=size,
-                )
+                hold(start + 8_000, name, own, step=step, line=3)
         return RankRecording(rank, ranks, tuple(events), {}, (), RankInfo())
 
     formula = {"parameters": 4 * 1024 * units, "gradients": 0, "optimizer_state": 8 * 1024 * units}

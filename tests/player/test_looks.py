@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 from every_control import try_every_control
-from showing import DRAWN, changed, in_order, made_up, state
+from showing import DRAWN, changed, in_order, made_up, state, texts
 from test_page import overlaps
 
 from zerolab.player import page
@@ -18,10 +18,6 @@ def test_every_control_does_something(recording, show, scheme):
     tab = show(recording, scheme=scheme)
     assert state(tab)["theme"] == scheme
     try_every_control(tab.locator(".zl-player"))
-
-
-def texts(tab, pane):
-    return [label["text"] for label in tab.evaluate(f"{PLAYER}.labels()")[pane]]
 
 
 def test_it_opens_where_pieces_of_the_largest_unit_are_on_their_way(recording, show):

@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import median_low
 
 import pytest
-from showing import changed, in_order, made_up, state, until
+from showing import changed, in_order, made_up, state, texts, until
 from test_page import overlaps
 
 from zerolab import simulate
@@ -60,10 +60,6 @@ def share(tab, part, ranks):
         return tuple(int(text[k : k + 2], 16) for k in (1, 3, 5))
     text = tab.evaluate(f"{PLAYER}.palette.share({part}, {ranks})")
     return tuple(int(channel) for channel in text[4:-1].split(","))
-
-
-def texts(tab, pane):
-    return [label["text"] for label in tab.evaluate(f"{PLAYER}.labels()")[pane]]
 
 
 def bars(tab):

@@ -4,7 +4,7 @@ import re
 from itertools import pairwise
 
 import pytest
-from showing import DRAWN, changed, in_order, made_up, state
+from showing import DRAWN, changed, in_order, made_up, state, texts
 
 from zerolab import theory
 
@@ -19,10 +19,6 @@ def at_the_update(recording, rank=0):
     events = in_order(recording)
     update = max((e for e in events if e.rank == rank and e.kind == "optimizer"), key=lambda e: e.t_start)
     return max(place for place, e in enumerate(events) if e.rank == rank and e.t_end <= update.t_start)
-
-
-def drawn(tab, pane):
-    return [label["text"] for label in tab.evaluate(f"{PLAYER}.labels()")[pane]]
 
 
 def to_stratum(tab, category, share=0.6):
@@ -53,7 +49,7 @@ def test_what_ddp_would_hold_more_is_what_the_formula_of_ddp_says(recordings, sh
     assert tab.locator(".zl-mirror tr[data-rank='0'] td[data-of=saved]").text_content() == f"{round(saved):,}"
     said = f"{MINUS}{100 * saved / (held + saved):.0f} %, {saved / 1e6:.2f} MB less than DDP"
     tab.evaluate(f"{PLAYER}.setView('memory')")
-    assert said in drawn(tab, "memory")
+    assert said in texts(tab, "memory")
 
 
 def test_where_nothing_is_saved_or_known_there_is_no_such_outline(recordings, show):
@@ -62,7 +58,7 @@ def test_where_nothing_is_saved_or_known_there_is_no_such_outline(recordings, sh
     for recording in (recordings["ddp"], one_step, alone):
         tab = show(recording)
         assert set(state(tab)["saved"]) == {None}
-        assert not any("DDP" in text for text in drawn(tab, "memory"))
+        assert not any("DDP" in text for text in texts(tab, "memory"))
         assert "DDP" not in tab.locator(".zl-memory .zl-legend").inner_text()
     assert "DDP would hold" in show(recordings["zero1"]).locator(".zl-memory .zl-legend").inner_text()
 
@@ -93,8 +89,8 @@ def test_state_alone_fills_the_axis_until_it_is_asked_for_again(recording, show,
     assert whole <= tab.evaluate(f"{PLAYER}.panes.memories[0].top") < 1.2 * whole < before
     assert alone.get_attribute("aria-pressed") == "true"
     assert tab.locator(".zl-only").inner_text() == "state alone"
-    assert not any(text.startswith("peak") for text in drawn(tab, "memory")), "the peak is of everything"
-    assert any(text.startswith("formula") for text in drawn(tab, "memory"))
+    assert not any(text.startswith("peak") for text in texts(tab, "memory")), "the peak is of everything"
+    assert any(text.startswith("formula") for text in texts(tab, "memory"))
     ask()
     assert alone.get_attribute("aria-pressed") == "false"
     assert tab.evaluate(f"{PLAYER}.panes.memories[0].top") == before

@@ -54,20 +54,8 @@ def logical(recording, **wanted):
 
 
 @pytest.fixture(scope="module")
-def others():
+def others(train):
     """The same two steps in torch's own systems."""
-
-    def train(stage):
-        import torch
-        import torch.distributed as dist
-
-        from zerolab import models
-        from zerolab.engines import ENGINES
-
-        engine = ENGINES[stage](models.build("gpt-tiny"), torch.optim.AdamW, lr=1e-3)
-        for inputs, targets in models.batches("gpt-tiny", dist.get_world_size(), dist.get_rank(), 2):
-            engine.training_step(inputs, targets, models.loss)
-
     with Cluster(world_size=4, device="cpu") as cluster:
         return {stage: cluster.record(train, stage) for stage in [*OTHERS, *MUON]}
 

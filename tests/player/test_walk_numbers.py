@@ -9,23 +9,8 @@ pytestmark = pytest.mark.browser
 
 
 @pytest.fixture(scope="module")
-def unlike():
+def unlike(train):
     """Two steps on two ranks of models and precisions in which not every element is alike."""
-
-    def train(stage, model="gpt-tiny", frozen="none", **options):
-        import torch
-        import torch.distributed as dist
-
-        from zerolab import models
-        from zerolab.engines import ENGINES
-
-        built = models.build(model)
-        for name, parameter in built.named_parameters():
-            parameter.requires_grad_(not name.startswith(frozen))
-        engine = ENGINES[stage](built, torch.optim.AdamW, lr=1e-3, **options)
-        for inputs, targets in models.batches(model, dist.get_world_size(), dist.get_rank(), 2):
-            engine.training_step(inputs, targets, models.loss)
-
     with Cluster(world_size=2, device="cpu") as cluster:
         return {
             "zero3 bf16": cluster.record(train, "zero3", precision="bf16"),

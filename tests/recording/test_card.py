@@ -3,6 +3,7 @@
 import gc
 import json
 import os
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -36,15 +37,7 @@ def train(stage, steps=3, **options):
 @pytest.fixture(scope="module")
 def measured():
     """A function from a stage and its options to the recording of rank 0 of two."""
-    cache = {}
-
-    def measure(stage, **options):
-        key = stage, *options.items()
-        if key not in cache:
-            cache[key] = Recording.merge([recorded(lambda: train(stage, **options))])
-        return cache[key]
-
-    return measure
+    return cache(lambda stage, **options: Recording.merge([recorded(lambda: train(stage, **options))]))
 
 
 def on_card(info):

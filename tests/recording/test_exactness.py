@@ -2,6 +2,7 @@
 
 import gc
 import itertools
+from functools import cache
 
 import pytest
 import torch
@@ -45,15 +46,11 @@ def allocator_peak(train, *arguments, steps=3):
 @pytest.fixture(scope="module")
 def measured(cluster, train):
     """A function from a model and a stage to the allocator's peaks and the recording."""
-    cache = {}
 
+    @cache
     def measure(name, stage, steps=3):
-        if (name, stage) not in cache:
-            cache[name, stage] = (
-                cluster.run(allocator_peak, train, stage, name, steps, steps=steps),
-                cluster.record(train, stage, name, steps),
-            )
-        return cache[name, stage]
+        peaks = cluster.run(allocator_peak, train, stage, name, steps, steps=steps)
+        return peaks, cluster.record(train, stage, name, steps)
 
     return measure
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.distributed as dist
+from test_ledger import live
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -27,11 +28,6 @@ EYE = {  # bytes of indices and of values of a unit matrix of 4 x 4; in all, tor
 def eye(method):
     """A unit matrix of 4 x 4 in another layout."""
     return getattr(torch.eye(4), method)(*[(2, 2)] * method.startswith("to_sparse_b"))
-
-
-def live(ledger):
-    ledger.settle()
-    return sum(ledger.host.live)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse")

@@ -24,6 +24,12 @@ def cluster():
         yield cluster
 
 
+@pytest.fixture(scope="module")
+def one():
+    with Cluster(1, device="cpu") as cluster:
+        yield cluster
+
+
 class Kernel:
     """A Jupyter kernel whose whole family of processes, and whose temporary folder, can be told apart."""
 

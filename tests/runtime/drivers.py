@@ -8,7 +8,6 @@ A100 (NVIDIA/nccl issue 1505) and on two GeForce cards (noonghunna/club-3090 iss
 import os
 import stat
 
-MIB = 2**20
 H200 = "{index}, GPU-{index}aaaaaaa-0000-0000, NVIDIA H200, 143771, {free}, Default, Disabled"
 H200_MIG = "{index}, GPU-{index}aaaaaaa-0000-0000, NVIDIA H200, 143771, 143103, Default, Enabled"
 H100 = "{index}, GPU-{index}aaaaaaa-0000-0000, NVIDIA H100 80GB HBM3, 81559, 61263, Default, Disabled"

@@ -79,12 +79,6 @@ with Cluster(2, device="cpu") as cluster:
 """
 
 
-@pytest.fixture(scope="module")
-def cluster():
-    with Cluster(2, device="cpu") as cluster:
-        yield cluster
-
-
 def fail():
     raise ValueError("the batch is empty")
 

@@ -16,17 +16,11 @@ import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from zerolab import DDP, Cluster, RankError
+from zerolab import DDP, RankError
 from zerolab.runtime import travel
 
 OPEN = io.StringIO("this may go")
 LOCK = threading.Lock()
-
-
-@pytest.fixture(scope="module")
-def one():
-    with Cluster(1, device="cpu") as cluster:
-        yield cluster
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from step_bytes import Mark, Plan
 from step_walk import Walk
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from zerolab.engines.partition import FlatLayout
 
-__all__ = ["TERMS", "Mark", "peak", "peaks"]
+__all__ = ["TERMS", "Mark", "peaks"]
 
 PHASES = ("forward", "backward", "reduce", "step", "gather")
 TERMS = {  # what a rank always has, then what comes and goes; each with the ledger's category
@@ -42,38 +42,6 @@ TERMS = {  # what a rank always has, then what comes and goes; each with the led
     "numbers": "other",
     "batches": "other",
 }
-
-
-def peak(
-    stage: str,
-    flats: Iterable[FlatLayout],
-    world_size: int,
-    series: Iterable[Mark],
-    batch_bytes: int = 0,
-    **options: Any,
-) -> dict[str, int]:
-    """Bytes at the highest moment of a step (from the second on), by term; their sum is the peak.
-
-    Args:
-        stage: ddp, zero1, zero2 or zero3.
-        flats: the layouts that `zerolab.engines.partition.partition` makes for the model, with the units and parameter
-            groups that the engine has.
-        world_size: number of ranks N.
-        series: what `step_activations.measure` gave for the model and one rank's batch, in the same precision.
-        batch_bytes: bytes of batches that lie in memory meanwhile.
-        **options: those of `peaks`.
-
-    Returns:
-        Terms that are not zero: parameters, gathered_units, gradients (laid end to end, the means, and in bf16 their
-        fp32 copies), incoming_gradients (as autograd left them), new_mean (of a later micro-batch), optimizer_state,
-        receive_buffers, update_temporaries, numbers (Python's, made tensors), activations, batches.
-
-    Raises:
-        ValueError: as `peaks`.
-
-    Source: ZeRO, arXiv 1910.02054, sections 3.2 and 5; the schedule is the engines' own.
-    """
-    return peaks(stage, flats, world_size, series, batch_bytes, **options)["whole step"]
 
 
 def peaks(
@@ -92,14 +60,15 @@ def peaks(
     micro_batches: int = 1,
     rank: int = 0,
 ) -> dict[str, dict[str, int]]:
-    """The terms of `peak` for the highest moment of each phase that the stage has, and of the whole step.
+    """Bytes at the highest moment of each phase that the stage has, and of the whole step (from step 2 on), by term.
 
     Args:
-        stage: as for `peak`, like the arguments that follow.
-        flats: as for `peak`.
-        world_size: as for `peak`.
-        series: as for `peak`.
-        batch_bytes: as for `peak`.
+        stage: ddp, zero1, zero2 or zero3.
+        flats: the layouts that `zerolab.engines.partition.partition` makes for the model, with the units and parameter
+            groups that the engine has.
+        world_size: number of ranks N.
+        series: what `step_activations.measure` gave for the model and one rank's batch, in the same precision.
+        batch_bytes: bytes of batches that lie in memory meanwhile.
         precision: as the engine has it, like the options that follow.
         reduce_dtype: what gradients are added up in; None for the precision's own.
         overlap: whether a reduction goes on while autograd works.
@@ -111,10 +80,15 @@ def peaks(
 
     Returns:
         By phase: "whole step", "forward", "backward", "reduce" and "gather" (while a collective is started or waited
-        for) and "step" (the update), each a dictionary of terms as `peak` gives it.
+        for) and "step" (the update), each its terms that are not zero: parameters, gathered_units, gradients (laid end
+        to end, the means, and in bf16 their fp32 copies), incoming_gradients (as autograd left them), new_mean (of a
+        later micro-batch), optimizer_state, receive_buffers, update_temporaries, numbers (Python's, made tensors),
+        activations, batches. Their sum is the peak.
 
     Raises:
         ValueError: an unknown stage or precision, an option that the stage lacks, or a series of another model.
+
+    Source: ZeRO, arXiv 1910.02054, sections 3.2 and 5; the schedule is the engines' own.
     """
     layouts, marks = list(flats), list(series)
     plan = Plan(

@@ -1,6 +1,7 @@
 """The measured peak is the predicted one, to the byte by category, at every phase of the step."""
 
 import gc
+from contextlib import ExitStack
 from functools import cache, partial
 
 import pytest
@@ -174,16 +175,8 @@ def assert_predicted(cluster, name, cases):
 @pytest.fixture(scope="module")
 def clusters():
     """Clusters by number of ranks, kept for the file."""
-    kept = {}
-
-    def give(world_size):
-        if world_size not in kept:
-            kept[world_size] = Cluster(world_size=world_size, device="cpu")
-        return kept[world_size]
-
-    yield give
-    for cluster in kept.values():
-        cluster.close()
+    with ExitStack() as kept:
+        yield cache(lambda world_size: kept.enter_context(Cluster(world_size=world_size, device="cpu")))
 
 
 @pytest.mark.slow

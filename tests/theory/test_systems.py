@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import nn
+from test_comparison import half_frozen, total
 
 from zerolab import theory
 from zerolab.comparison import compare, record
@@ -13,20 +13,9 @@ BATCHES = [(torch.randn(4, 4, generator=torch.Generator().manual_seed(step)), to
 TORCH = ("torch-ddp", "torch-zero1", "fsdp1", "fsdp2", "hsdp")
 
 
-def half_frozen():
-    """An odd classifier whose first layer is frozen."""
-    model = nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 3))
-    model[0].requires_grad_(False)
-    return model
-
-
 @pytest.fixture(scope="module")
 def comparison():
     return compare(("ddp", *TORCH), world_size=2, model="mlp-odd", steps=3, device="cpu")
-
-
-def total(sizes):
-    return sum(sizes.values())
 
 
 def test_they_learn_what_ddp_learns(comparison):

@@ -186,13 +186,8 @@ def _prepare(
         models.check_pairs(batches)
         built, batch = _without_memory(model()), batches[0]
     checkpoint_blocks(built, checkpointing)
-    inputs, targets = _shapes_of(batch)
+    inputs, targets = tree_map_only(torch.Tensor, lambda t: t.detach().to(META).requires_grad_(t.requires_grad), batch)
     return built, inputs, targets
-
-
-def _shapes_of(values: Any) -> Any:
-    """The same nested values, with their tensors as shapes."""
-    return tree_map_only(torch.Tensor, lambda t: t.detach().to(META).requires_grad_(t.requires_grad), values)
 
 
 def _without_memory(module: Any) -> nn.Module:
