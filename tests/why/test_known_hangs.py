@@ -131,7 +131,7 @@ def test_what_a_hang_ends_in_does_not_take_the_place_of_what_it_came_from(follow
 
 def test_ranks_that_go_on_after_all_are_said_to(follow, tmp_path):
     late = tmp_path / "late.py"
-    said = f"pathlib.Path({str(tmp_path.parent)!r}).glob('late*/notes/{watch.HANG}')"
+    said = f"pathlib.Path({str(tmp_path.parent)!r}).glob('late*/the notes/{watch.HANG}')"
     text = (HERE / "hangs" / "sleeps.py").read_text().replace("import time\n", "import pathlib, time\n")
     late.write_text(text.replace("time.sleep(60)", f"while not list({said}): time.sleep(0.1)"))
     said = follow(late, whole=True, limit=60.0)
