@@ -3,11 +3,11 @@
 docs/published-runs.md compares the planner's figures with them. Every other row of a source was used for fitting
 (`PublishedRun.used_for_fitting`), the rest never: the place in the source decides, not the result. The runs of
 torchtitan's commit messages came after the fit, and none of them was used. Of each source, all purely data-parallel
-runs (sharded, hybrid, ZeRO, DDP) in 16 bits are here; of MosaicML's tables, those of 7 to 70 billion parameters on
-cards of 80 GB with 2,048 to 8,192 tokens per row; of commit messages, those of a dense Llama of 7 billion parameters or
-more that give the memory, each once, the allocated bytes where both they and the reserved are given. Of torchtitan's
-runs with tensor or context parallelism, which multiply in Float8, only the bytes are here: no seconds are predicted for
-Float8.
+runs (sharded, hybrid, ZeRO, DDP) in 16 bits and without offload are here; of MosaicML's tables, those of 7 to 70
+billion parameters on cards of 80 GB with 2,048 to 8,192 tokens per row; of commit messages, those of a dense Llama of 7
+billion parameters or more that give the memory, each once, the allocated bytes where both they and the reserved are
+given. Of torchtitan's runs with tensor or context parallelism, which multiply in Float8, only the bytes are here: no
+seconds are predicted for Float8.
 
 Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, and 200 between torchtitan's A100s;
 "selective" checkpointing of every other block. MosaicML's loss is flash-attn's; so llm.c's counts too, though it

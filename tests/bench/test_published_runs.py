@@ -56,7 +56,7 @@ def test_whether_a_run_fits_is_right_in_all():
 
 
 def test_memory_is_within_a_tenth_where_it_was_published():
-    """But for four of torchtitan's, whose reserved bytes were published, and for four of one table: for ZeRO-2 at rest
+    """But for four of torchtitan's, whose reserved bytes were published, and for five of one table: for ZeRO-2 at rest
     it says 19.4 GiB, where parameters and Adam's state are 22.
     """
     far = [
@@ -65,8 +65,8 @@ def test_memory_is_within_a_tenth_where_it_was_published():
         if run.memory_bytes is not None
         and abs(published_table.off(published_table.predicted_bytes(run), run.memory_bytes)) > 0.1
     ]
-    assert far == ["torchtitan"] * 4 + ["chenyaofo"] * 4
-    assert sum(run.memory_bytes is not None for run in runs()) == 32
+    assert far == ["torchtitan"] * 4 + ["chenyaofo"] * 5
+    assert sum(run.memory_bytes is not None for run in runs()) == 33
     llama = catalog.architecture("llama2-7b").num_params
     assert (2 + 12 / 8) * llama / 2**30 == pytest.approx(22, abs=0.1)
 
