@@ -335,5 +335,6 @@ def test_files_of_an_earlier_run_of_more_ranks_go_though_one_of_its_ranks_left_n
     tmp_path.joinpath("run").mkdir()
     for rank in (0, 1, 3):
         (tmp_path / "run" / f"rank-{rank}.json").write_text("{}")
+    (tmp_path / "run" / "rank-1.notes.json").write_text("{}")  # not one of ours
     train(tmp_path / "run", seeded(Named), lambda model, step: model(data(step)).square().mean())
-    assert [path.name for path in tmp_path.glob("run/*")] == ["rank-0.json"]
+    assert sorted(path.name for path in tmp_path.glob("run/*")) == ["rank-0.json", "rank-1.notes.json"]

@@ -113,16 +113,3 @@ def test_bytes_that_only_pass_count_at_the_peak_and_nowhere_else(ledger):
     ledger.count_temporary("aten.div.Tensor", 12)
     assert ledger.host.peak_total == 52
     assert live(ledger) == 40
-
-
-def test_memory_that_comes_back_from_numpy_counts_once(ledger):
-    tensor = torch.zeros(10)
-    ledger.see(tensor)
-    back, part = torch.from_numpy(tensor.numpy()), torch.from_numpy(tensor.numpy()[2:5])
-    for each in (back, part):
-        ledger.see(each)
-        ledger.resized(each.untyped_storage())  # as after `lift_fresh`, which shows them
-    assert live(ledger) == 40
-    other = torch.frombuffer(bytearray(40), dtype=torch.float32)
-    ledger.see(other)
-    assert live(ledger) == 80

@@ -280,6 +280,17 @@ def test_what_is_frozen_stays_so_though_an_optimizer_is_given_everything(times_o
 
 
 @pytest.mark.parametrize("times_only", [False, True])
+def test_what_another_ranks_optimizer_updates_is_not_frozen(cluster, times_only):
+    def shard_by_hand():
+        with Recorder(times_only=times_only) as recorder:
+            model = net()
+            train(model, torch.optim.AdamW(model[2 * dist.get_rank()].parameters()), steps=2)
+        return described(recorder.finish())
+
+    assert cluster.run(shard_by_hand) == [{"0": (72, False), "2": (72, False)}] * 2
+
+
+@pytest.mark.parametrize("times_only", [False, True])
 def test_what_a_loss_sends_before_any_modules_backward_is_sent_in_backward(cluster, times_only):
     def send():
         with Recorder(times_only=times_only) as recorder:

@@ -127,11 +127,16 @@ class Fingerprints:
             files.write_text(self._file(rank), json.dumps(contents, separators=(",", ":")))
         except (OSError, ValueError) as error:  # the training goes on
             print(f"zerolab: no fingerprints came from rank {rank}: {error}", file=sys.stderr)
-        mine = {self._file(number) for number in range(self._member.world_size)}
-        for older in {*self.folder.glob("rank-*.json")} - mine if rank == 0 else ():  # of an earlier run of more ranks
-            older.unlink(missing_ok=True)
+        self._remove_older()
         self._models.clear()
         self._engines.clear()
+
+    def _remove_older(self) -> None:
+        """Removes what an earlier run of more ranks left."""
+        for file in self.folder.glob("rank-*.json") if self._member.rank == 0 else ():
+            number = file.stem.removeprefix("rank-")
+            if number.isdecimal() and int(number) >= self._member.world_size:
+                file.unlink(missing_ok=True)
 
     def _file(self, rank: int) -> Path:
         return self.folder / f"rank-{rank}.json"

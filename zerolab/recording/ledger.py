@@ -20,7 +20,7 @@ import torch
 
 from zerolab.recording.aliases import Releases
 from zerolab.recording.events import CATEGORIES
-from zerolab.recording.storages import has_memory_of, parts_of, storages_of
+from zerolab.recording.storages import parts_of, storages_of
 from zerolab.theory.allocator import Allocator, Block
 
 HOST = "cpu"
@@ -310,8 +310,7 @@ class Ledger:
         return entry
 
     def _enter(self, storage: torch.UntypedStorage, nbytes: int, category: int, unit: str | None) -> None:
-        if storage.resizable() or not has_memory_of(storage, self._entries.values()):
-            self._grow(self._add(storage, category, unit), nbytes)
+        self._grow(self._add(storage, category, unit), nbytes)
 
     def _add(self, storage: torch.UntypedStorage, category: int, unit: str | None) -> Entry:
         entry = self._entries[storage._cdata] = Entry(storage, self._on_free)

@@ -47,7 +47,8 @@ class Ownership:
         self._gathered: set[str] = set()  # flats of another system that are whole, or being gathered
         self._emptied = False  # whether another system has emptied a storage since the last look
         self.units: dict[str, UnitInfo] = {}
-        self._declared: set[str] = set()  # flats of engines, which say themselves what is frozen
+        self._whose: dict[str, str] = {}  # the prefix of the model of each flat; engines say themselves what is frozen
+        self._closed: set[str] = set()  # whose parameters took no gradient at the update that last made state
         self._updated: set[str | None] = set()  # those of other models that optimizers have; None for other tensors
         self.stage: str | None = None
         self.precision: str | None = None  # as the engine says; its layouts have the module's original dtypes
@@ -79,7 +80,6 @@ class Ownership:
         self.follows_others |= isinstance(engine, Native)
         self._sees_buffers |= self.follows_others
         self.units |= {flat.layout.name: unit_of(flat.layout) for flat in engine.flats}
-        self._declared |= {flat.layout.name for flat in engine.flats}
         self.sync()
 
     def add_model(self, model: nn.Module, outermost: nn.Module) -> None:
@@ -93,6 +93,7 @@ class Ownership:
         others, self.prefixes[model] = self._noted(), prefix_of(model, self._names())
         layouts, self._models[model] = lay_out(model, self.prefixes[model], others)
         self.units |= {layout.name: unit_of(layout) for layout in layouts}
+        self._whose |= {layout.name: self.prefixes[model] for layout in layouts}
         named = model.named_parameters(remove_duplicate=False)
         self._own[model] = {name: weakref.ref(each) for name, each in named}
         self.sync(updates=True)
@@ -107,18 +108,18 @@ class Ownership:
             if self._models[model] and not others.issuperset(map(id, model.parameters())):
                 layouts, places = lay_out(model, self.prefixes[model], others, self.units)
                 self.units |= {layout.name: unit_of(layout) for layout in layouts}
+                self._whose |= {layout.name: self.prefixes[model] for layout in layouts}
                 self._models[model] |= places
                 self.sync(updates=True)
         self._grown.clear()
 
     def described(self) -> list[UnitInfo]:
         """What is known of the flats, and of those without an engine whether they are trained; any thread may ask."""
+        units = self.units.copy()
         if self.optimizer is None:
-            return [*self.units.copy().values()]
-        units, held = self.units.copy(), [*self._logged.copy()]
-        if self._log.times_only:
-            held = [("parameters", name) for name in units]
-        return as_trained(units, [key for key in held if key[1] not in self._declared], self._updated.copy())
+            return [*units.values()]
+        trained = {name for category, name in [*self._logged.copy()] if category != "parameters"}
+        return as_trained(units, self._whose.copy(), trained | self._updated.copy(), self._closed)
 
     def forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> list[nn.Module]:
         """Drops models that are this one or parts of it, called before it was noted; else they would count twice.
@@ -182,6 +183,9 @@ class Ownership:
         if self._states.get(optimizer) != len(optimizer.state):
             self._states[optimizer] = len(optimizer.state)
             places = {key: flat for model in self._models.values() for key, (flat, _) in model.items()}
+            every = [each for model in self._models for each in model.parameters() if id(each) in places]
+            closed, taking = ({places[id(x)] for x in every if x.requires_grad is takes} for takes in (False, True))
+            self._closed = closed - taking
             theirs = [each for other in self._optimizers for group in other.param_groups for each in group["params"]]
             self._updated |= {places.get(id(each)) for each in theirs if each.requires_grad or id(each) not in places}
             self.sync(updates=True)

@@ -4,7 +4,7 @@ While anybody watches its operations, autograd copies sparse gradients that it e
 are there and count, so the peak of a recorded backward may be one sparse gradient higher than if nobody watched.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -40,12 +40,3 @@ def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
         return [tensor.untyped_storage()]
     except NotImplementedError:
         return [part.untyped_storage() for part in parts_of(tensor)]
-
-
-def has_memory_of(storage: torch.UntypedStorage, others: Iterable[Callable[[], torch.UntypedStorage | None]]) -> bool:
-    """Whether its memory is that of one of the others: a tensor that comes back from NumPy has a storage of its own."""
-    if storage.device.type != "cpu":
-        return False
-    start, stop = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-    known = (other for refers in others if (other := refers()) is not None and other.device.type == "cpu")
-    return any(other.data_ptr() <= start and stop <= other.data_ptr() + other.nbytes() for other in known)

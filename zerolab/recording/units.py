@@ -39,16 +39,26 @@ def _free(name: str, taken: Collection[str]) -> str:
 
 
 def as_trained(
-    units: Mapping[str, UnitInfo], held: Collection[tuple[str, str]], updated: Collection[str | None]
+    units: Mapping[str, UnitInfo],
+    whose: Mapping[str, str],
+    trained: Collection[str | None],
+    closed: Collection[str],
 ) -> list[UnitInfo]:
-    """The units; those of which something was `held`, by category and flat, are frozen if nothing has trained them.
+    """The units: frozen, unless they were `trained`, if nothing of their model was, or they are `closed` to gradients.
 
-    Whether parameters would take gradients says less: those of an average of a model's weights would. But where
-    optimizers update other tensors than the models', as DeepSpeed's do, who trains a model is not known.
+    Whether parameters would take gradients says less: those of an average of a model's weights would. Of a model that
+    is trained, what this rank does not update may be another's. And where optimizers update other tensors than the
+    models', as DeepSpeed's do, who trains a model is not known.
     """
-    trained = {unit for category, unit in held if category != "parameters"} | {*updated}
-    known = {unit for category, unit in held if category == "parameters" and (None not in updated or unit in trained)}
-    return [replace(unit, frozen=name not in trained) if name in known else unit for name, unit in units.items()]
+    models = {whose[name] for name in whose if name in trained}
+
+    def is_frozen(unit: UnitInfo) -> bool:
+        if unit.name not in whose or (None in trained and unit.name not in trained):
+            return unit.frozen
+        alone = whose[unit.name] not in models
+        return unit.name not in trained and (unit.frozen or unit.name in closed or alone)
+
+    return [replace(unit, frozen=is_frozen(unit)) for unit in units.values()]
 
 
 class Pieces:
