@@ -13,6 +13,11 @@ Assumed where a source does not say: 400 Gb/s per GPU between MosaicML's H100s, 
 "selective" checkpointing of every other block. MosaicML's loss is flash-attn's; so llm.c's counts too, though it
 overwrites the logits. fms-fsdp says "selective" of its compiled 34B and 70B, but its table of utilisations has a third
 more operations done than counted there: that is every block, and so it is listed here.
+
+`norms` is what each source's code has, where torch's operations run one by one: "unfused" in Hugging Face's Llama,
+which ATorch and the gist train (`LlamaRMSNorm`; of it ATorch replaces attention alone), in fms-fsdp's
+(`LayerNormParameterized`), and in torchtitan's wherever its configuration of that date says `rmsnorm`, not
+`fused_rmsnorm`. What is compiled is one kernel.
 """
 
 from __future__ import annotations
@@ -136,6 +141,7 @@ def _job(row: dict[str, str]) -> Job:
         length,
         row["checkpointing"],
         row["scheme"],
+        norms=row["norms"],
         logits=row["logits"],
         sharding=row["sharding"],
         tensor=int(row["tensor"]),

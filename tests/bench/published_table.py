@@ -41,7 +41,7 @@ REASONS = {
     "nanoGPT": "a rounded figure, evaluation and saving included, from before its attention was fused",
     "MosaicML": "on both cards it is much slower than with half the tokens a row, which attention does not explain: "
     "the model leaves eight cards next to no room",
-    "chenyaofo": "for ZeRO-2 at rest the table says less than the state is; neither attention nor the unit is named",
+    "chenyaofo": "neither attention nor the unit is named, and what its other column says of two runs stands below",
 }
 """Why a source's runs are off by more than `FAR`, or `FAR_IN_BYTES`, as far as it is known."""
 

@@ -195,6 +195,24 @@ def sharing_memory():
     return model
 
 
+def sharing_a_row():
+    model = Stack()
+    model.blocks[1].norm.weight.data = model.blocks[0].down.weight.data.view(-1)[6:12]
+    return model
+
+
+def buffer_that_is_a_row():
+    model = nn.Linear(3, 3)
+    model.register_buffer("row", model.weight.detach()[1])
+    return model
+
+
+def sharing_a_storage_without_an_element():
+    model, columns = Stack(), torch.randn(6, 2)
+    model.blocks[0].norm.weight.data, model.blocks[1].norm.weight.data = columns.unbind(1)
+    return model
+
+
 def buffer_that_is_a_parameter():
     model = nn.Linear(3, 3)
     model.register_buffer("again", model.weight.detach(), persistent=False)
@@ -205,6 +223,8 @@ def buffer_that_is_a_parameter():
     ("model", "sentence"),
     [
         (sharing_memory, "'blocks.1.up.weight' and 'blocks.0.up.weight' share memory but are two parameters"),
+        (sharing_a_row, "'blocks.1.norm.weight' and 'blocks.0.down.weight' share memory but are two parameters"),
+        (buffer_that_is_a_row, "the buffer 'row' and 'weight' share memory, which the engine would part"),
         (buffer_that_is_a_parameter, "the buffer 'again' and 'weight' share memory, which the engine would part"),
         (lambda: nn.LazyLinear(3), "'weight' has no shape yet"),
         (lambda: nn.Linear(3, 3, device="meta"), "'weight' is on the meta device"),
@@ -215,6 +235,12 @@ def test_a_model_that_cannot_be_laid_out_is_refused(clusters, model, sentence):
     with pytest.raises(RankError) as caught:
         clusters(1).run(lambda: ENGINES["ddp"](model(), torch.optim.SGD))
     assert sentence in str(caught.value)
+
+
+def test_parameters_that_share_a_storage_but_no_element_are_taken(clusters):
+    model = sharing_a_storage_without_an_element
+    keys = clusters(1).run(lambda: [*ENGINES["ddp"](model(), torch.optim.SGD).state_dict()])
+    assert keys == [[*Stack().state_dict()]]
 
 
 @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int16, torch.uint16, torch.bool])

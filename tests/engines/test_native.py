@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -326,14 +327,32 @@ def with_a_parameter(tensor):
     return model
 
 
+def with_a_row_that_is_a_parameter():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model.register_parameter("row", nn.Parameter(model[0].weight.detach()[1]))
+    return model
+
+
+def two_dtypes_in_a_unit():
+    model = nn.Sequential(nn.Linear(4, 4))
+    model[0].register_parameter("odd", nn.Parameter(torch.ones(2).double()))
+    return model
+
+
 @pytest.mark.parametrize(
     ("stages", "make", "message"),
     [
         (["fsdp1", "fsdp2", "hsdp"], lists_as_blocks, "cannot gather '0', a ModuleList without forward: name what"),
         (["fsdp1", "fsdp2"], lambda: with_a_parameter(torch.tensor(1.0)), "cannot take 'odd', which has no dimension"),
+        (["fsdp1"], lambda: with_a_parameter(torch.ones(2) + 0j), "cannot take 'odd', which is torch.complex64: train"),
         (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot take 'odd', which is not contiguous"),
         (["fsdp1", "fsdp2", "hsdp"], tied_across_units, "cannot keep '1.weight' tied, which '0' and '1' both use"),
         (["fsdp1", "fsdp2"], tied_with_the_root, "cannot keep 'head.weight' tied, which 'blocks.0' and 'root' both"),
+        (
+            ["fsdp2", "hsdp"],
+            two_dtypes_in_a_unit,
+            "trains one dtype in a unit, and '0' has torch.float32 and torch.float64: convert one with",
+        ),
         (
             ["torch-zero1"],
             lambda: with_a_parameter(torch.ones(2).double()),
@@ -345,6 +364,12 @@ def test_a_model_that_a_system_cannot_take_is_refused_by_name(clusters, stages, 
     for stage in stages:
         with pytest.raises(RankError, match=f"{stage}.* {message}"):
             clusters(2).run(lambda stage=stage: ENGINES[stage](make(), torch.optim.SGD, lr=0.1))
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])
+def test_a_parameter_that_is_a_row_of_another_is_refused(clusters, stage):
+    with pytest.raises(RankError, match=r"'row' and '0.weight' share memory but are two parameters: tie them as one"):
+        clusters(2).run(lambda: ENGINES[stage](with_a_row_that_is_a_parameter(), torch.optim.SGD, lr=0.1))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="with an accelerator FSDP1 can offload")
@@ -378,19 +403,100 @@ def test_the_table_of_engines_cannot_be_written_and_tells_its_names_without_impo
         ENGINES["mine"] = nn.Module
 
 
-@pytest.mark.parametrize("stage", ["fsdp2", "hsdp"])
-def test_fsdp2_keeps_no_old_weights_of_an_evaluation_between_backward_and_step(clusters, stage):
-    def train(evaluates):
+def fail(module, *_):
+    """A hook that fails the forward of a module."""
+    raise ArithmeticError(type(module).__name__)
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
+def test_no_old_weights_are_kept_of_an_evaluation_between_backward_and_step_whether_it_ends_or_raises(clusters, stage):
+    def train(evaluates, fails=False):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))  # the first one is the root's
         engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
         for _ in range(3):
             engine.backward(engine.model(torch.ones(2, 4)).square().mean())
-            if evaluates:
-                with torch.no_grad():
+            hook = model[1].register_forward_hook(fail) if fails else nullcontext()
+            with hook, suppress(ArithmeticError), torch.no_grad():
+                if evaluates:
                     engine.model(torch.ones(2, 4))
+            engine.clip_grad_norm_(0.5)  # for which the root's gradients must be found, too
             engine.step()
         return engine.state_dict()
 
-    plain, evaluated = clusters(2).run(train, False)[0], clusters(2).run(train, True)[0]
-    assert all(torch.equal(plain[name], evaluated[name]) for name in plain)
+    plain, *others = (clusters(2).run(train, *how)[0] for how in [(False,), (True,), (True, True)])
+    assert all(torch.equal(plain[name], other[name]) for other in others for name in plain)
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
+def test_a_batch_whose_forward_fails_may_be_left_out(clusters, stage):
+    def train(fails):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
+        for _ in range(2):
+            if fails:
+                with model[1].register_forward_hook(fail), suppress(ArithmeticError):
+                    engine.model(torch.ones(2, 4))
+            with engine.accumulate():
+                engine.backward(engine.model(torch.ones(2, 4)).square().mean())
+            engine.backward(engine.model(torch.ones(2, 4)).square().mean())
+            engine.step()
+        return engine.state_dict()
+
+    plain, failed = clusters(2).run(train, False)[0], clusters(2).run(train, True)[0]
+    assert all(torch.equal(plain[name], failed[name]) for name in plain)
+
+
+class Failing(torch.autograd.Function):
+    """Passes its input on, and has no gradient."""
+
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(*_):
+        raise ArithmeticError("no gradient")
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
+def test_after_a_backward_that_failed_no_step_is_taken_with_what_it_left(clusters, stage):
+    def train(drops):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
+        with engine.accumulate():
+            engine.backward(engine.model(torch.ones(2, 4)).square().mean())
+        with model[1].register_forward_hook(lambda _module, _inputs, out: Failing.apply(out)):
+            outputs = engine.model(torch.ones(2, 4))
+        with suppress(ArithmeticError):
+            outputs.square().mean().backward()
+        if drops:
+            engine.zero_grad()
+        engine.backward(engine.model(torch.ones(2, 4)).square().mean())
+        engine.step()
+        return engine.state_dict()
+
+    with pytest.raises(RankError, match="a backward has failed, and FSDP"):
+        clusters(2).run(train, False)
+    if stage != "fsdp1":
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model(torch.ones(2, 4)).square().mean().backward()
+        torch.optim.SGD(model.parameters(), lr=0.5).step()
+        assert distance(clusters(2).run(train, True)[0], model.state_dict()) <= 1e-6
+
+
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
+def test_a_backward_through_a_backward_is_refused_where_it_would_find_no_weights(clusters, stage):
+    def train(uses_slope):
+        torch.manual_seed(0)
+        engine = ENGINES[stage](nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2)), torch.optim.SGD, lr=0.5)
+        rows = torch.ones(2, 4, requires_grad=True)
+        loss = engine.model(rows).square().mean()
+        (slope,) = torch.autograd.grad(loss, rows, retain_graph=True, create_graph=uses_slope)
+        engine.backward(loss + uses_slope * slope.square().sum())
+
+    with pytest.raises(RankError, match=f"create_graph=True: {stage} cannot run backwards through a backward: train"):
+        clusters(2).run(train, True)

@@ -184,6 +184,7 @@ def test_a_dict_of_inputs_becomes_keywords_and_a_tuple_one_argument(clusters, st
         ("fsdp1", {"prefetch": 2}, "fsdp1 cannot take prefetch=2: use backward_prefetch="),
         ("fsdp2", {"release_after_forward": False}, "fsdp2 cannot take .*: use reshard_after_forward="),
         ("fsdp2", {"reduce_dtype": torch.float32}, r"fsdp2 cannot take .*: use mp_policy=MixedPrecisionPolicy\("),
+        ("fsdp2", {"replicate": lambda name, _: "norm" in name}, "fsdp2 cannot take replicate=.*: leave it out"),
         ("hsdp", {"overlap": False}, "hsdp cannot take overlap=False: leave it out"),
         ("torch-ddp", {"param_groups": [{"params": []}]}, "pass pairs of"),
     ],

@@ -296,6 +296,31 @@ def test_a_gradient_that_is_only_asked_for_is_no_backward(clusters):
     assert_as_three_plain_steps(clusters(2).run(on_every_stage, asking))
 
 
+def test_a_backward_of_the_loops_own_that_is_to_have_a_graph_is_refused_and_what_is_told_instead_works(clusters):
+    def penalised(loss, model):
+        (slope,) = torch.autograd.grad(loss, model.head.weight, create_graph=True)
+        return loss + slope.square().sum()
+
+    def with_graph(engine, _rank):
+        sentence = sentence_of(lambda: loss_of(engine.model(my_rows(9))).backward(create_graph=True))
+        for number in range(3):
+            with engine.full_parameters():
+                penalised(loss_of(engine.model(my_rows(number))), engine.model).backward()
+            engine.step()
+        return sentence, engine.state_dict()
+
+    model = make("plain")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        optimizer.zero_grad()
+        for part in batch(number).chunk(2):
+            (penalised(loss_of(model(part)), model) / 2).backward()
+        optimizer.step()
+    for ends in clusters(2).run(on_every_stage, with_graph):
+        assert all("torch.autograd.grad(..., create_graph=True)" in ends[stage][0] for stage in STAGES)
+        assert all(distance(ends[stage][1], model.state_dict()) <= 1e-6 for stage in STAGES)
+
+
 def test_a_backward_for_some_parameters_alone_leaves_the_others_alone(clusters):
     def some(engine, _rank):
         for number in range(3):

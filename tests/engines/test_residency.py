@@ -7,6 +7,7 @@ import torch
 from test_any_step import assert_as_three_plain_steps, my_rows, on_every_stage, sentence_of, step
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.flop_counter import FlopCounterMode
 from zoo import STAGES, WIDTH, Block, Stack, batch, distance, loss_of
 
 from zerolab.engines import ENGINES
@@ -248,12 +249,20 @@ class Folding(Block):
         return super().forward(x.view(len(x), -1, 2).flatten(1))
 
 
+class Counted(nn.Sequential):
+    """Has the operations within it counted, by a mode that lies above that of a checkpoint around it."""
+
+    def forward(self, x):
+        with FlopCounterMode(display=False):
+            return super().forward(x)
+
+
 class Selective(Stack):
     """Recomputes two blocks together and one alone, but for the results of some operations, which it keeps."""
 
-    def __init__(self, kept):
+    def __init__(self, kept, together):
         super().__init__(3, Folding)
-        self.kept = kept
+        self.kept, self.together = kept, together
 
     def forward(self, x):
         matmuls = [torch.ops.aten.addmm.default, torch.ops.aten.mm.default]
@@ -261,12 +270,13 @@ class Selective(Stack):
         contexts = partial(create_selective_checkpoint_contexts, keep)
         x = self.entry(x)
         for blocks in (self.blocks[:2], self.blocks[2:]):
-            x = checkpoint(nn.Sequential(*blocks), x, use_reentrant=False, context_fn=contexts)
+            x = checkpoint(self.together(*blocks), x, use_reentrant=False, context_fn=contexts)
         return self.head(x)
 
 
+@pytest.mark.parametrize("together", [nn.Sequential, Counted])
 @pytest.mark.parametrize("kept", ["matmuls", "views", "all"])
-def test_selective_checkpointing_does_not_see_what_an_engine_does(clusters, kept):
+def test_selective_checkpointing_does_not_see_what_an_engine_does(clusters, kept, together):
     def training(engine, _rank):
         for number in range(3):
             step(engine, number)
@@ -274,11 +284,13 @@ def test_selective_checkpointing_does_not_see_what_an_engine_does(clusters, kept
 
     for options in ({}, {"release_after_forward": False}):
         stages = ["zero3"] if options else STAGES
-        results = clusters(2).run(on_every_stage, training, stages=stages, model=lambda: selective(kept), **options)
+        results = clusters(2).run(
+            on_every_stage, training, stages=stages, model=lambda: selective(kept, together), **options
+        )
         assert_as_three_plain_steps(results)
 
 
-def selective(kept):
+def selective(kept, together):
     """With the parameters of the plain model, whose numbers it computes."""
     torch.manual_seed(0)
-    return Selective(kept)
+    return Selective(kept, together)

@@ -101,6 +101,8 @@ MISJUDGED = {
         "right_all_exchanges_started_then_waited_for",
         "right_zeros_for_every_unit_beforehand",
         "right_zeros_for_what_is_missing",
+        "wrong_zeros_as_large_as_the_last_unit",
+        "wrong_zeros_as_large_as_the_unit_before",
         "wrong_zeros_on_rank_1_only",
     ],
     "clinic-too-fast": ["right_parts_in_new_tensors"],
@@ -179,6 +181,15 @@ def test_a_collective_that_depends_on_what_a_rank_has_hangs_on_four_ranks():
     """On these a shard is all zeros; on fewer it is none."""
     draws = [exercises.load("clip-shards").targets.draw(dice, size) for dice, size in _dice((2, 3, 4))]
     assert [sum(not shard.any() for shard, _ in arguments) for arguments in draws] == [0, 0, 1]
+
+
+def test_each_op_is_alone_in_a_profile_where_its_cost_beside_its_buffer_tells_it_from_the_others():
+    """This is what to look for in the picture, which shows no more than three ops in full."""
+    targets = exercises.load("profile-traffic").targets
+    for seed in SEEDS:
+        inputs = [targets._at(edge, random.Random(seed)) for edge in targets.edges]
+        alone = {drawn["profile"][0][0] for drawn in inputs if len(drawn["profile"]) == 1 and drawn["world_size"] > 2}
+        assert alone == {"all_reduce", "reduce_scatter", "all_gather"}
 
 
 def test_the_very_last_save_is_nobodys():

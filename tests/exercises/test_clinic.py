@@ -1,6 +1,8 @@
 """The clinic: each broken answer runs, shows its fault from outside, and is told apart from what it is not."""
 
+import io
 import re
+from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
@@ -15,10 +17,21 @@ by_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 
 
 @pytest.fixture(scope="module")
-def patients():
+def reports():
+    """What each examination printed."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def patients(reports):
     """Every broken answer, examined once on four ranks."""
     with Cluster(world_size=4, device="cpu", timeout=2) as cluster:
-        yield {case.id: examine(cluster, case.id) for case in CASES}
+        found = {}
+        for case in CASES:
+            with redirect_stdout(io.StringIO()) as printed:
+                found[case.id] = examine(cluster, case.id)
+            reports[case.id] = printed.getvalue()
+        yield found
 
 
 def last_exchanges(patient):
@@ -86,6 +99,13 @@ def test_a_rank_that_left_out_a_unit_is_one_ahead(patients):
     assert {op for op, _ in exchanges} == {"reduce_scatter"}
     units = [int(unit) for _, unit in exchanges]
     assert units[0] == units[2] == units[3] == units[1] + 1
+
+
+def test_the_report_of_a_rank_that_is_ahead_leaves_it_to_the_picture(patients, reports):
+    """All ranks wait alike: where units differ in size, it would name rank 1 and its elements."""
+    assert patients["clinic-stuck"].recording.results is None
+    assert len(re.findall("waiting in reduce_scatter #15 ", reports["clinic-stuck"])) == 4
+    assert "elements" not in reports["clinic-stuck"]
 
 
 def test_ranks_that_wait_for_each_other_ask_for_different_units(patients):

@@ -32,6 +32,21 @@ def test_nccl_collectives_have_unit_bytes_and_the_times_of_their_kernels(traces)
     assert [collective.ops for collective in recording.collectives] == [("all_gather",), ("reduce_scatter",)] * 2
 
 
+@pytest.mark.parametrize("odd", [[], {}, None])
+def test_a_kernel_that_does_not_say_whose_it_is_executed_no_collective(tmp_path, odd):
+    bars = list(made.nccl_bars())
+    for one in bars:
+        if "External id" in one["args"]:
+            one["args"] = {name: said for name, said in one["args"].items() if name != "External id"}
+            one["args"] |= {} if odd is None else {"External id": odd}
+        if one["cat"] == "kernel":
+            del one["args"]["Collective name"]
+    recording = Recording.open(made.write(tmp_path / "trace0.json", made.trace(bars)))
+    assert len(collectives(recording)) == 4
+    if odd is None:
+        assert not any(event.stream for event in collectives(recording))
+
+
 def test_passes_of_modules_last_from_what_fsdp2_does_before_them_to_what_it_does_after(traces):
     events = Recording.open(*traces).rank(0).events
     (forward, _) = (event for event in events if event.op == "forward")

@@ -50,6 +50,15 @@ test("a collective over all its ranks is one beat, and computing before it anoth
   assert.equal(list[1].caption, "a: its 2 shards are gathered, so every rank has all of it.");
 });
 
+test("a collective that was broken off is not told as done, and who called another one is told", () => {
+  const captionOf = (events) => beatsOf(payloadOf(events, { cut: 2000 })).list[0].caption;
+  const first = gather(0, 0, 2000);
+  assert.equal(captionOf([first, gather(1, 0, 2000)]), "a: all gather between 2 ranks. It never ended.");
+  assert.equal(captionOf([first, gather(1, 0, 1000)]), "a: all gather between 2 ranks. It never ended on rank 0.");
+  const other = gather(1, 0, 2000, { op: "broadcast" });
+  assert.equal(captionOf([first, other]), "a: all gather on rank 0, broadcast on rank 1. It never ended.");
+});
+
 test("a unit that is gathered twice in one act, as a root, is two beats, and one where that goes part by part", () => {
   const gathers = (numel) =>
     [0, 1].flatMap((rank) => [

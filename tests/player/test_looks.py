@@ -3,10 +3,13 @@
 import dataclasses
 
 import pytest
+import torch
+import torch.distributed as dist
 from every_control import try_every_control
 from showing import DRAWN, changed, in_order, made_up, state, texts
 from test_page import overlaps
 
+from zerolab import Cluster
 from zerolab.player import page
 
 pytestmark = pytest.mark.browser
@@ -93,6 +96,25 @@ def test_gathering_and_reducing_look_different_and_the_legends_name_them_the_for
     assert "colour: its owner" in said[2]
     fills = tab.evaluate(f"[{PLAYER}.palette.communicationColour, {PLAYER}.palette.reduction]")
     assert len(set(fills)) == 2
+
+
+def test_a_reduction_to_one_rank_has_the_colour_of_reductions(show):
+    def to_rank_0():
+        dist.reduce(torch.ones(1_000_000), dst=0)
+
+    with Cluster(world_size=2, device="cpu") as cluster:
+        tab = show(cluster.record(to_rank_0), "#view=timeline")
+    drawn, meant = tab.evaluate(
+        f"""(() => {{
+          const {{ model, palette, panes: {{ timeline: {{ bars, pen }} }} }} = {PLAYER};
+          const bar = bars.find(({{ index }}) => model.event(index).op === "reduce");
+          const at = [(bar.x + bar.width / 2) * pen.scale, (bar.y + 2) * pen.scale];
+          const drawn = [...pen.context.getImageData(...at, 1, 1).data];
+          pen.context.fillStyle = palette.reduction;
+          return [drawn, pen.context.fillStyle];
+        }})()"""
+    )
+    assert f"#{bytes(drawn[:3]).hex()}" == meant
 
 
 def test_where_lines_are_too_low_for_names_the_legend_gives_their_order(show):

@@ -39,9 +39,9 @@ function table() {
 
 /**
  * The payload of `events`: plain objects with the names of Python's `Event`, ranks in order, `seq` as they stand;
- * whatever is left out says nothing. `units` are `[name, padded]`.
+ * whatever is left out says nothing. `units` are `[name, padded]`; `cut` is when the recordings were cut off.
  */
-export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) {
+export function payloadOf(events, { units = [["a", 8]], cut } = {}) {
   const [words, groups, spans, numbers] = [table(), table(), table(), table()];
   const ranks = [...new Set(events.map((event) => event.rank))];
   const all = ranks.flatMap((rank) =>
@@ -85,7 +85,7 @@ export function payloadOf(events, { units = [["a", 8]], complete = true } = {}) 
     title: "a few events",
     world_size: Math.max(...ranks) + 1,
     meta: { formula: null },
-    ranks: ranks.map((rank) => ({ rank, complete, events: all.filter((event) => event.rank === rank).length })),
+    ranks: ranks.map((rank) => ({ rank, cut, complete: cut === undefined })),
     phases: PHASES,
     kinds: KINDS,
     categories: CATEGORIES,

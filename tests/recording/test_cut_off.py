@@ -33,6 +33,15 @@ def the_last_rank_is_killed(engine):
     engine.model(torch.ones(1, 6))
 
 
+def a_unit_of_the_last_rank_raises(engine):
+    def refuse(*_):
+        raise ValueError("enough")
+
+    if dist.get_rank() == dist.get_world_size() - 1:
+        engine.model.get_submodule("0").register_forward_hook(refuse)
+    engine.model(torch.ones(1, 6))
+
+
 def the_first_rank_raises(engine):
     if dist.get_rank() == 0:
         raise ValueError("enough")
@@ -74,6 +83,36 @@ def test_the_wait_that_never_ended_lasts_until_the_recording_was_cut_off(hang):
 def test_a_pass_that_was_under_way_lasts_until_the_recording_was_cut_off(hang):
     forward = [event for event in hang.ranks[0].events if (event.kind, event.op) == ("module", "forward")][-1]
     assert forward.t_end == max(event.t_end for event in hang.ranks[0].events)
+
+
+@pytest.fixture(scope="module")
+def raised(two):
+    with pytest.raises(RankError, match="enough") as caught:
+        two.record(train_then, a_unit_of_the_last_rank_raises)
+    return caught.value.recording
+
+
+def cut(rank):
+    return [event for event in rank.events if event.t_end == rank.info.cut_ns]
+
+
+def test_what_was_under_way_when_a_rank_raised_lasts_until_then(raised):
+    lasting = [
+        [(e.kind, e.op, e.unit) for e in cut(rank) if e.parent is None or e.kind == "wait"] for rank in raised.ranks
+    ]
+    # Rank 1 had begun the next unit's gather and not waited for it; rank 0 waits for the one after it.
+    assert lasting[1] == [("module", "forward", "root"), ("collective", "all_gather", "2")]
+    assert {("collective", "all_gather", "4"), ("wait", "all_gather", "4")} < set(lasting[0])
+
+
+def test_a_wait_that_fails_as_its_peer_is_gone_never_ends_and_a_recording_says_when_it_was_cut_off(raised, tmp_path):
+    raised.save(tmp_path / "raised.json")
+    for rank in Recording.load(tmp_path / "raised.json").ranks:
+        assert rank.info.cut_ns == max(event.t_end for event in rank.events)
+
+
+def test_a_run_to_its_end_is_not_cut_off(two):
+    assert [rank.info.cut_ns for rank in two.record(train_then, lambda _: None).ranks] == [None, None]
 
 
 def test_a_recording_that_was_cut_off_is_saved_and_loaded_as_any_other(hang, tmp_path):

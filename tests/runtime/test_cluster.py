@@ -188,7 +188,7 @@ def test_a_second_call_from_another_thread_is_refused_while_one_runs(cluster, tm
     thread.start()
     while not (tmp_path / "begun 0").exists():
         time.sleep(0.02)
-    with pytest.raises(RuntimeError, match="running something in another thread"):
+    with pytest.raises(RuntimeError, match="running something already, one call at a time"):
         cluster.run(os.getpid)
     (tmp_path / "end").touch()
     thread.join()

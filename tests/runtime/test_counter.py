@@ -70,6 +70,9 @@ def test_of_a_ranks_history_the_last_collectives_are_kept_and_a_new_run_begins_w
     assert theirs[1].read_place()[1:] == ("backward", "/a/cell.py", 7)
     ours[1].write_place("", "/" + "x" * 1000, 7)
     assert theirs[1].read_place()[1:] == ("", "", 7)
+    not_unicode = os.fsdecode(b"/caf\xe9/cell.py")
+    ours[1].write_place("", not_unicode, 7)
+    assert theirs[1].read_place().filename == not_unicode
     ours[1].reset()
     assert (theirs[1].history(), theirs[1].read()) == ([], Position())
 

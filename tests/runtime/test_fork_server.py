@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -44,6 +45,78 @@ ForkLauncher._is_readable = looks
 del dropped
 with Cluster(1, device="cpu") as cluster:
     print(collected, cluster.run(int, 1))
+"""
+
+WITHOUT_STREAMS = """
+import os, sys
+said = os.dup(1)
+os.closerange(0, 3)
+from zerolab import Cluster
+with Cluster(2, device="cpu") as cluster:
+    os.write(said, repr(cluster.run(lambda: (os.read(0, 1), print("shown nowhere")))).encode())
+"""
+
+NO_FILE_LEFT = """
+import os, resource
+from zerolab import Cluster
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+taken = [open(os.devnull) for _ in range(35)]
+try:
+    Cluster(2, device="cpu")
+except RuntimeError as error:
+    print(error)
+"""
+
+NO_MORE_PROCESSES = """
+import errno, os
+fork, tries = os.fork, []
+def refused_once():
+    tries.append(1)
+    if len(tries) == 1:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return fork()
+os.fork = refused_once
+"""
+
+SIGPIPE_ENDS_IT = """
+import os, signal, time
+from zerolab import Cluster, RankError
+from zerolab.runtime import launch
+from zerolab.runtime.ranks import Ranks
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+cluster = Cluster(1, device="cpu")
+os.kill(*cluster.run(os.getpid), signal.SIGKILL)
+while Ranks.are_all_alive(cluster._ranks):
+    time.sleep(0.01)
+Ranks.are_all_alive = lambda ranks: True  # as if it had died only now
+try:
+    cluster.run(int)
+except RankError as error:
+    print(error.signal)
+print(cluster.run(int))
+server = launch.launcher()._process
+server.kill()
+server.wait()
+cluster.close()
+print("closed")
+"""
+
+FEW_THREADS = """
+import os, resource, psutil
+from zerolab import Cluster, RankError
+from zerolab.runtime import launch
+with Cluster(1, device="cpu") as cluster:
+    before = cluster.run(os.getpid)
+    found = [each.info for each in psutil.process_iter(["uids", "num_threads"])]
+    threads = sum(each["num_threads"] or 0 for each in found if each["uids"] and each["uids"].real == os.getuid())
+    limit = threads + 6, resource.getrlimit(resource.RLIMIT_NPROC)[1]
+    for process in (os.getpid(), launch.launcher()._process.pid):
+        resource.prlimit(process, resource.RLIMIT_NPROC, limit)
+    try:
+        Cluster(2, device="cpu")
+    except RankError as error:
+        print(error.said)
+    print(cluster.run(os.getpid) == before)
 """
 
 
@@ -150,3 +223,71 @@ def test_what_the_server_is_told_to_import_every_rank_has_from_its_start():
     launch.launcher().preload(module)
     with Cluster(world_size=2, device="cpu") as cluster:
         assert cluster.run(lambda: module in sys.modules) == [True, True]
+
+
+@pytest.mark.slow
+def test_a_process_whose_own_streams_are_closed_has_ranks_like_any_other():
+    ended = output_of(WITHOUT_STREAMS)
+    assert ended.stdout == "[(b'', None), (b'', None)]", ended
+
+
+@pytest.mark.slow
+def test_a_process_that_may_open_no_file_more_is_told_so_before_there_is_a_fork_server():
+    assert output_of(NO_FILE_LEFT).stdout.startswith("2 ranks need more files than the 40 that this process may have")
+
+
+@pytest.mark.slow
+def test_threads_that_make_their_clusters_at_once_share_one_fork_server(own_server):
+    before = set(psutil.Process().children())
+    with ThreadPoolExecutor(4) as pool:
+        clusters = list(pool.map(lambda _: Cluster(1, device="cpu"), range(4)))
+    assert [cluster.run(dist.get_rank) for cluster in clusters] == [[0]] * 4
+    assert len(set(psutil.Process().children()) - before) == 1
+    for cluster in clusters:
+        cluster.close()
+
+
+@pytest.mark.slow
+def test_a_fork_that_the_system_refuses_costs_one_cluster_and_no_other(own_server, tmp_path, monkeypatch):
+    (tmp_path / "no_more_processes.py").write_text(NO_MORE_PROCESSES)
+    monkeypatch.syspath_prepend(tmp_path)
+    with Cluster(1, device="cpu") as cluster:
+        before = cluster.run(os.getpid)
+        launch.launcher().preload("no_more_processes")
+        with pytest.raises(RuntimeError, match=r"^no process can be started for a rank: Resource temporarily unavai"):
+            Cluster(2, device="cpu")
+        assert cluster.run(os.getpid) == before
+        with Cluster(2, device="cpu") as other:
+            assert other.run(dist.get_rank) == [0, 1]
+
+
+@pytest.mark.slow
+def test_a_script_that_sigpipe_ends_outlives_its_ranks_and_their_server():
+    ended = output_of(SIGPIPE_ENDS_IT)
+    assert ended.returncode == 0, ended
+    first, _, *others = ended.stdout.splitlines()  # between them is what was lost
+    assert (first, others) == ("SIGKILL", ["[0]", "closed"])
+
+
+@pytest.mark.slow
+def test_where_no_more_threads_are_allowed_the_limit_is_named(require):
+    # Root has no such limit.
+    nobody = ["setpriv", "--reuid=65534", "--clear-groups", "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+    apart = nobody if os.getuid() == 0 else []
+    is_possible = sys.platform == "linux" and subprocess.run([*apart, "true"], check=False).returncode == 0
+    require(is_possible, "a user with a limit of processes", "run on Linux, not as root or with setpriv")
+    command = [*apart, sys.executable, "-c", FEW_THREADS]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    said, goes_on = ended.stdout.splitlines()
+    assert said.startswith("no thread can be started for this rank; the limit of processes and threads ("), ended
+    assert goes_on == "True"
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_before_it_is_told_anything_is_named(own_server, tmp_path, monkeypatch):
+    (tmp_path / "dies_at_once.py").write_text("from zerolab.runtime import worker; worker.main = lambda _: exit(9)")
+    monkeypatch.syspath_prepend(tmp_path)
+    launch.launcher().preload("dies_at_once")
+    monkeypatch.setenv("LONG", "x" * 1_000_000)  # more than a pipe holds: Linux gives no new program so much
+    with pytest.raises(RankError, match=r"^rank [01] \(pid \d+\) ended with exit code 1"):
+        Cluster(2, device="cpu")

@@ -1,12 +1,34 @@
 """A process that the notebook forks, by itself or with `multiprocessing`: its copy of a cluster is none of its own."""
 
 import os
+import subprocess
+import sys
 import traceback
 
 import pytest
 import torch.distributed as dist
 
 from zerolab import Cluster
+
+SPAWNS = """
+import multiprocessing
+from zerolab import Cluster
+
+class Batch:
+    rows = 8
+
+def load():
+    return Batch()
+
+def work():
+    with Cluster(2, device="cpu") as cluster:
+        print([type(batch) is Batch and batch.rows for batch in cluster.run(load)])
+
+if __name__ == "__main__":
+    child = multiprocessing.get_context("spawn").Process(target=work)
+    child.start()
+    child.join()
+"""
 
 
 def in_a_fork(action):
@@ -41,3 +63,11 @@ def test_a_fork_can_neither_use_nor_end_the_ranks_of_its_parent():
     assert in_a_fork(cluster._finalizer) == "", "as when the child forgets it"
     assert cluster.run(os.getpid) == before
     cluster.close()
+
+
+@pytest.mark.slow
+def test_what_a_script_defines_arrives_on_the_ranks_of_a_process_that_it_spawns(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNS)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "[8, 8]\n", ended

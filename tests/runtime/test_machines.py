@@ -163,6 +163,16 @@ def test_without_a_loopback_interface_the_cause_is_named_and_no_rank_blames_a_pe
     assert "lost a peer" not in said
 
 
+@pytest.mark.slow
+def test_without_proc_the_cause_is_named_at_once(require):
+    apart = ["unshare", "--mount", "sh", "-c", 'umount -l /proc && exec "$@"', "sh"]
+    require(
+        subprocess.run([*apart, "true"], check=False).returncode == 0, "the right to unmount", "run as root on Linux"
+    )
+    ended = subprocess.run([*apart, sys.executable, "-c", JOIN], capture_output=True, text=True, timeout=60, check=True)
+    assert "raised RuntimeError: ranks find each other through /proc, which is not mounted here" in ended.stdout
+
+
 FEW_FILES = """
 import resource
 from zerolab import Cluster

@@ -78,6 +78,34 @@ with Cluster(2, device="cpu") as cluster:
     print(cluster.run(dist.get_rank), "servers", len(psutil.Process().children()))
 """
 
+IN_A_FOLDER_OF_AN_OLD_DISK = """
+import os, torch, torch.distributed as dist
+from zerolab import Cluster, RankError
+
+def train():
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        raise ValueError("no batch")
+
+def größer():
+    os._exit(dist.get_rank())
+
+with Cluster(2, device="cpu") as cluster:
+    print(cluster.record(dist.get_rank).results)
+    for function in (train, größer):
+        try:
+            cluster.run(function)
+        except RankError as error:
+            print(error.where)
+            print(*error.traceback.encode().decode().splitlines(), sep=" | ")  # no half a letter
+"""
+
+FOREIGN_LETTERS = """
+from zerolab import Cluster
+with Cluster(2, device="cpu") as cluster:
+    cluster.run(print, "caf\\xe9 \\u2192")
+"""
+
 
 def fail():
     raise ValueError("the batch is empty")
@@ -266,3 +294,27 @@ def test_a_stdout_that_fails_costs_what_was_printed_and_no_rank(cluster, monkeyp
     shown, said = capsys.readouterr()
     assert shown.count("speaks") == 2
     assert said.count("what the ranks print cannot be shown: ") == (0 if stdout == "none" else 1)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="names of files are Unicode on macOS")
+def test_a_script_in_a_folder_whose_name_is_no_unicode_runs_and_is_named(tmp_path):
+    script = tmp_path / os.fsdecode(b"caf\xe9") / os.fsdecode(b"le\xe7on.py")
+    script.parent.mkdir()
+    script.write_text(IN_A_FOLDER_OF_AN_OLD_DISK, encoding="utf-8")
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    first, raised, trace, _, died, stack = ended.stdout.splitlines()
+    assert first == "[0, 1]", ended
+    assert raised == 'le\\udce7on.py, line 8: raise ValueError("no batch")'
+    assert died == "le\\udce7on.py, line 11: os._exit(dist.get_rank())"
+    assert 'File "le\\udce7on.py", line 8, in train |' in trace
+    assert 'File "le\\udce7on.py", line 11, in größer |     os._exit(dist.get_rank())' in stack
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("encoding", "shown"), [("latin-1", "café \\u2192"), ("ascii", "caf\\xe9 \\u2192")])
+def test_letters_that_stdout_does_not_have_are_written_as_their_numbers(encoding, shown):
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    command = [sys.executable, "-c", FOREIGN_LETTERS]
+    ended = subprocess.run(command, env=environment, capture_output=True, timeout=120, check=False)
+    assert (ended.stdout.decode(encoding), ended.stderr) == (f"[ranks 0-1] {shown}\n", b"")

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 import zerolab
 from zerolab import Table, catalog, cli, fit
+from zerolab.simulation.found import MOST
 
 TOKENS = torch.zeros(2, 16, dtype=torch.int64)
 PAGE = Path(__file__).parents[2] / "docs" / "your-own-model.md"
@@ -322,9 +323,18 @@ def test_its_json_has_all_that_it_searches_and_prints(folder, capsys):
     assert list(read) == ["answer", "notes", "rows", "most", "settings"]
     chosen = {"stage": "hsdp", "precision": "bf16", "checkpointing": "none"}
     assert read["most"] == chosen | {"rows": read["most"]["rows"], "least_gpus": 4}
-    assert f"hsdp in bf16 without checkpointing: at most {read['most']['rows']} rows per rank" in printed
-    assert "and with as many rows as above on at least 4 GPUs" in printed
+    assert read["most"]["rows"] == MOST
+    assert "hsdp in bf16 without checkpointing: at least 1048576 rows per rank" in printed
+    assert "and with the rows of the table on at least 4 GPUs" in printed
     assert "(2, 2)" in read["settings"]["fsdp2"]
+
+
+def test_where_more_rows_were_tried_than_fit_the_most_that_fit_are_told(folder, capsys):
+    given = ["train.py:make_model", "--inputs", "4x6", "--stages", "ddp", "--checkpointing", "none", "--most"]
+    assert cli.main(["fit", *given, "--memory", "537e6", "--json", "found.json"]) == 0
+    rows = json.loads((folder / "found.json").read_text())["most"]["rows"]
+    assert 0 < rows < MOST
+    assert f"at most {rows} rows per rank" in capsys.readouterr().out
 
 
 @pytest.mark.slow

@@ -4,9 +4,11 @@ import json
 
 import pytest
 import torch
+from own_models import tied_gpt
 from torch import nn
 
-from zerolab import fit
+from zerolab import fit, models
+from zerolab.simulation import own
 
 SMALL = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 
@@ -124,10 +126,32 @@ def test_the_state_alone_is_what_it_is_with_the_activations(dtypes, precision):
         assert one.terms == {name: pytest.approx(other.state[name], abs=16) for name in one.terms}  # Adam counts steps
 
 
-def test_a_stage_that_fails_is_left_out_with_its_reason_where_others_train():
+def test_a_stage_that_refuses_is_left_out_with_its_reason_where_others_train():
     _, found = both_ways(torch.float64, torch.float32)
-    assert [cell.stage for cell in found.cells] == ["ddp", "zero1", "zero2", "zero3"]  # FSDP2: one dtype a unit
-    assert "fsdp2 in fp32 with checkpointing none is left out: a step of <lambda> failed" in found.notes[0]
+    assert [cell.stage for cell in found.cells] == ["ddp", "zero1", "zero2", "zero3"]
+    assert "fsdp2 in fp32 is left out: fsdp2 trains one dtype in a unit" in found.notes[0]
+
+
+class Unsteady(nn.Linear):
+    """Recomputed, it does not keep what its first forward kept."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x).tanh() if self.calls % 2 else super().forward(x)
+
+
+def test_a_checkpointing_that_fails_is_left_out_with_its_reason_where_another_trains():
+    found = fit(
+        lambda: nn.Sequential(Unsteady(8, 8), Unsteady(8, 8)),
+        2,
+        inputs=torch.zeros(2, 8),
+        precision="fp32",
+        checkpointing=["none", "block"],
+    )
+    assert {cell.checkpointing for cell in found.cells} == {"none"}
+    assert "ddp in fp32 with checkpointing block is left out: a step of <lambda> failed" in found.notes[0]
 
 
 def test_of_an_embedding_with_sparse_gradients_the_state_is_told_and_why_no_more():
@@ -142,3 +166,19 @@ def test_a_compiled_model_needs_what_it_needs_uncompiled():
     asked = {"inputs": torch.zeros(2, 4), "stages": "ddp,fsdp2", "checkpointing": "none"}
     compiled, plain = (fit(model, 2, **asked) for model in (torch.compile(Particular()), Particular()))
     assert [cell.terms for cell in compiled.cells] == [cell.terms for cell in plain.cells]
+
+
+def test_blocks_are_named_by_their_class_itself_too_as_fsdps_policies_take_it():
+    model = tied_gpt()
+    assert own.blocks_of(model, models.Attention) == own.blocks_of(model, "Attention") != []
+
+
+def test_memory_in_words_is_refused():
+    with pytest.raises(TypeError, match="memory is '80GB': pass a number"):
+        fit(tied_gpt, 4, memory="80GB")
+
+
+@pytest.mark.parametrize("text", ["4,8", "4X8", "4x8x", "(4, 8)"])
+def test_what_is_no_shape_and_can_be_no_function_is_not_looked_for_as_one(text):
+    with pytest.raises(ValueError, match="is no shape: write the batch as 4x512:int64 or 8x3x224x224"):
+        own.inputs_of(text, "train.py:make_model")

@@ -7,11 +7,12 @@ from itertools import accumulate
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from zerolab import catalog, simulate
 from zerolab.simulation import architectures
 from zerolab.simulation.costs import Hardware
-from zerolab.theory.activations import ATTENTION, CHECKPOINTING, at_the_loss, kept_by_a_block
+from zerolab.theory.activations import ATTENTION, CHECKPOINTING, NORMS, at_the_loss, kept_by_a_block
 
 LLAMA = catalog.Architecture("tiny", "llama", 64, 4, 3, 128, 100, "a test", hidden=96, kv_heads=2)
 GPT = catalog.Architecture("tiny", "gpt", 64, 4, 3, 128, 100, "a test")
@@ -41,9 +42,17 @@ def test_published_blocks_keep_it_too():
         assert seen(shape, 1, 256, "bf16") == sum(kept_by_a_block(shape, 1, 256, 2).values())
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_hugging_faces_norms_keep_four_more_bytes_for_each_number_as_the_closed_form_says(precision, monkeypatch):
+    """A copy of the input in fp32, which in fp32 is the input itself, and the result before it is weighted."""
+    monkeypatch.setattr(torch.nn, "RMSNorm", LlamaRMSNorm)
+    fused, unfused = (kept_by_a_block(LLAMA, 2, 100, WORD[precision], norms=norms) for norms in NORMS)
+    assert unfused["norms"] - fused["norms"] == 2 * 4 * LLAMA.width * 200
+    assert seen(LLAMA, 2, 100, precision) == sum(unfused.values())
+
+
 @pytest.mark.parametrize(("precision", "more"), [("bf16", 6), ("fp32", 4)])
-def test_norms_that_are_written_out_keep_more_in_each_of_them(precision, more):
-    """As torch's own is on the CPU, Hugging Face's everywhere: of a token's numbers a copy in fp32, and a result."""
+def test_torchs_own_norms_on_the_cpu_keep_their_result_in_fp32(precision, more):
     cpu = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
     difference = seen(LLAMA, 2, 100, precision, hardware=cpu) - seen(LLAMA, 2, 100, precision)
     assert difference == 2 * more * LLAMA.width * 200
@@ -73,7 +82,7 @@ def test_attention_in_steps_keeps_its_matrix():
     assert saved["math"] - (saved["fused"] - result - a_row) == matrix["attention_matrix"]
 
 
-@pytest.mark.parametrize("wrong", [{"checkpointing": "full"}, {"attention": "flash"}])
+@pytest.mark.parametrize("wrong", [{"checkpointing": "full"}, {"attention": "flash"}, {"norms": "python"}])
 def test_what_a_block_cannot_keep_is_told(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"unknown {name} '{value}': choose one of"):

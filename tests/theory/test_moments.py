@@ -5,11 +5,13 @@ from functools import partial
 
 import pytest
 import torch
+from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from zerolab import catalog, theory
 from zerolab.simulation import architectures
 from zerolab.simulation.fit import fit
 from zerolab.simulation.run import simulate
+from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.job import Job
 from zerolab.theory.moments import moments, peak
 
@@ -56,6 +58,17 @@ def test_with_few_tokens_the_peak_is_that_of_a_simulation(name, world_size):
     for stage, found in needed(shape, world_size, precision="fp32", checkpointing="block").items():
         planned = peak(Job(shape, world_size, "fp32", 1, shape.context, "block"), stage)
         assert sum(planned[1].values()) == pytest.approx(found, rel=0.006), (stage, planned[0])
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("checkpointing", CHECKPOINTING)
+def test_with_hugging_faces_norms_the_peak_is_that_of_a_simulation(checkpointing, precision, monkeypatch):
+    """Within a block, where backward recomputes it: beside the block's input there is the first norm's copy of it."""
+    shape = replace(catalog.architecture("llama3-8b"), depth=2, vocabulary=1000, context=4096)
+    monkeypatch.setattr(torch.nn, "RMSNorm", LlamaRMSNorm)
+    (found,) = needed(shape, 64, stages="zero2", precision=precision, checkpointing=checkpointing).values()
+    job = Job(shape, 64, precision, 1, shape.context, checkpointing, norms="unfused")
+    assert sum(peak(job, "zero2")[1].values()) == pytest.approx(found, rel=0.02)
 
 
 def test_another_systems_kernel_unpacks_nothing_that_is_kept():

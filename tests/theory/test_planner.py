@@ -3,6 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from published_runs import published_utilisation
@@ -174,6 +175,7 @@ def test_two_plans_that_differ_have_two_titles():
         ({"model": 7e9}, "the model is 7000000000.0: give a name of the catalog, such as '7b', or a shape"),
         ({"model": None}, "the model is None"),
         ({"memory": "80e9"}, "memory is '80e9': pass a number"),
+        ({"memory": True}, "memory is True: pass a number"),
         ({"bandwidth": "x"}, "bandwidth is 'x'"),
         ({"utilisation": "0.4"}, "utilisation is '0.4'"),
         ({"length": "x"}, "length is 'x'"),
@@ -182,6 +184,14 @@ def test_two_plans_that_differ_have_two_titles():
 def test_what_is_no_model_or_no_number_is_told(arguments, says):
     with pytest.raises(TypeError, match=says):
         theory.plan(**{"model": "7b", "world_size": 8, **arguments})
+
+
+def test_a_number_of_numpys_is_a_number():
+    given = {
+        name: np.float32(number) for name, number in {"memory": 80e9, "bandwidth": 4e11, "utilisation": 0.5}.items()
+    }
+    given["length"] = np.int64(16)
+    assert theory.plan("7b", np.int64(8), **given).fitting == theory.plan("7b", 8, 80e9, length=16).fitting
 
 
 def test_an_attention_matrix_and_fp32_logits_take_what_they_take():
@@ -306,6 +316,7 @@ def test_a_no_names_the_number_that_is_missing():
             "logits is 'fused', which Megatron does not have: its own loss stores them",
         ),
         ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
+        ({"world_size": 8, "norms": "unfused"}, "norms is 'unfused', and 7b has layer norms: choose norms='fused'"),
         ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, flash, fused"),
         ({"world_size": 8, "utilisation": 0}, "utilisation is 0: it must be a fraction"),
         ({"world_size": 8, "utilisation": 40}, "utilisation is 40: it must be a fraction"),

@@ -141,3 +141,16 @@ def test_if_nothing_helps_the_least_that_was_found_is_named():
     least = theory.plan(**{"model": "gpt2", "world_size": 8, "memory": 6e8} | options)[-1]
     assert f"{least['needs GB']:.1f}" == found[2]
     assert not least["fits"]
+
+
+def test_a_unit_of_measure_that_was_taken_for_rows_is_answered_at_once():
+    """All that divide a thousand million million rows would be tried for days."""
+    plan = theory.plan("7b", 8, rows=10**15)
+    assert "With rows=8, micro_batches=125000000000000 it needs" in plan.answer
+    assert "rows=8, micro_batches=125000000000000" in [row["try"] for row in plan.remedies]
+
+
+def test_norms_in_one_kernel_are_tried_where_they_are_computed_one_operation_after_the_other():
+    plan = theory.plan("llama2-7b", 8, norms="unfused", memory=36e9)
+    assert plan.remedies[0]["try"] == "norms='fused'"
+    assert plan.answer.endswith("With norms='fused' it needs 33.7 GB, and fits.")

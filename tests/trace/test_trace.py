@@ -14,8 +14,8 @@ import torch
 from launching import SCRIPTS, launch, losses, passes, run_alone, traced
 
 import zerolab
-from zerolab.recording.passes import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.recording.recording import Recording
+from zerolab.recording.wrappers import COMPILED_EAGER, COMPILED_HIDDEN
 from zerolab.trace import _Told
 from zerolab.trace.ending import leaving
 from zerolab.trace.parts import Parts

@@ -154,6 +154,7 @@ def _fit(arguments: Arguments) -> None:
     from zerolab.recording.events import count
     from zerolab.simulation import own
     from zerolab.simulation.fit import fit
+    from zerolab.simulation.found import MOST
     from zerolab.simulation.needs import in_words
 
     given = _given(arguments, "most", "settings")
@@ -166,9 +167,10 @@ def _fit(arguments: Arguments) -> None:
         cell, rows, least = found.cell(), found.most(), found.least_gpus()
         which = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.checkpointing}
         said["most"] = {**which, "rows": rows, "least_gpus": least}
-        lines += [f"{in_words(cell)}: at most {count(rows, 'row')} per rank"]
+        most = "at least" if rows == MOST else "at most"  # more are not tried
+        lines += [f"{in_words(cell)}: {most} {count(rows, 'row')} per rank"]
         on = f"at least {count(least, 'GPU')}" if least else "no number of GPUs"
-        lines += [f"and with as many rows as above on {on}"]
+        lines += [f"and with the rows of the table on {on}"]
     if arguments.settings:
         said["settings"] = found.settings()
         for system, text in said["settings"].items():

@@ -12,7 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import ROOT, has_forward
+from zerolab.engines.partition import ROOT, FlatLayout, has_forward
 
 # By name, with the reason; the others are found by a trial (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {
@@ -155,24 +155,31 @@ def check_parameters(model: nn.Module) -> None:
 
 
 def _check_memory(model: nn.Module) -> None:
-    """Raises ValueError for parameters that share memory with others, or with a buffer."""
-    names: dict[Any, str] = {}
-    for name, parameter in model.named_parameters():
+    """Raises ValueError for parameters that share memory with others, or with a buffer, all of it or a part."""
+    parameters = dict(model.named_parameters())
+    buffers = {name: each for name, each in model.named_buffers() if each.layout is torch.strided}
+    places = sorted((*_place_of(each), name) for name, each in [*parameters.items(), *buffers.items()] if each.numel())
+    reaching = (0, 0, 0, "")  # the one of those before that reaches furthest
+    for storage, start, stop, name in places:
+        other = reaching[3] if storage == reaching[0] and start < reaching[2] else ""
         # In a flat they would become two copies, and be trained separately.
-        memory = _place_of(parameter)
-        if parameter.numel() and names.setdefault(memory, name) != name:
-            raise ValueError(f"{name!r} and {names[memory]!r} share memory but are two parameters: tie them as one")
-    trained = {_place_of(parameter): name for name, parameter in model.named_parameters() if parameter.requires_grad}
-    for name, buffer in model.named_buffers():
-        if buffer.layout is torch.strided and buffer.numel() and (other := trained.get(_place_of(buffer))):
+        if name in parameters and other in parameters:
+            raise ValueError(f"{name!r} and {other!r} share memory but are two parameters: tie them as one")
+        buffer, trained = (name, other) if name in buffers else (other, name)
+        if other and trained in parameters and parameters[trained].requires_grad:
             raise ValueError(
-                f"the buffer {name!r} and {other!r} share memory, which the engine would part, so that the buffer "
+                f"the buffer {buffer!r} and {trained!r} share memory, which the engine would part, so that the buffer "
                 "would not be trained: use the parameter itself, or make the buffer a copy"
             )
+        if storage != reaching[0] or stop > reaching[2]:
+            reaching = (storage, start, stop, name)
 
 
-def _place_of(tensor: torch.Tensor) -> tuple[int, int | torch.SymInt]:
-    return tensor.untyped_storage()._cdata, tensor.storage_offset()  # noqa: SLF001  (fakes have no pointer)
+def _place_of(tensor: torch.Tensor) -> tuple[int, int, int]:
+    """Its storage, and its bytes there, `[start, stop)`; if others may lie in its gaps, those of the first element."""
+    start = int(tensor.storage_offset()) * tensor.itemsize
+    numel = tensor.numel() if tensor.is_contiguous() else 1
+    return tensor.untyped_storage()._cdata, start, start + numel * tensor.itemsize  # noqa: SLF001  (fakes have no pointer)
 
 
 def check_unchanged(model: nn.Module, flats: Sequence[Flat], reached: set[int]) -> None:
@@ -205,17 +212,24 @@ def check_dtype(model: nn.Module, dtype: torch.dtype | None) -> None:
             )
 
 
-def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Sequence[str]) -> None:
+def check_fits(
+    stage: str, model: nn.Module, units: Sequence[str], layouts: Sequence[FlatLayout], cannot: Sequence[str]
+) -> None:
     """Raises ValueError for what another system cannot train: it would not name it, or would fail only later.
 
-    It is said by `cannot`: some of "scalars", "strides", "containers" (among the units that it wraps), "dtypes", and
-    "ties" (between those units).
+    It is said by `cannot`: some of "scalars", "integers" (and complex numbers), "strides", "containers" (among the
+    units that it wraps), "dtypes", "dtypes of a unit", and "ties" (between those units).
     """
     if "ties" in cannot:
+        _check_memory(model)
         _check_ties(stage, model, units)
+    if "dtypes of a unit" in cannot:
+        _check_dtypes_of_units(stage, layouts)
     for name, parameter in model.named_parameters():
         if "scalars" in cannot and not parameter.dim():
             raise ValueError(f"{stage} cannot take {name!r}, which has no dimension: give it the shape (1,)")
+        if "integers" in cannot and not parameter.is_floating_point():
+            raise ValueError(f"{stage} cannot take {name!r}, which is {parameter.dtype}: train with a stage of ours")
         if "strides" in cannot and not parameter.is_contiguous():
             raise ValueError(f"{stage} cannot take {name!r}, which is not contiguous: make it a contiguous() copy")
     for unit in units if "containers" in cannot else ():
@@ -227,6 +241,17 @@ def check_fits(stage: str, model: nn.Module, units: Sequence[str], cannot: Seque
     if "dtypes" in cannot and len(dtypes) > 1:
         found = " and ".join(dtypes)
         raise ValueError(f"{stage} trains one dtype, and the model has {found}: convert it with model.to")
+
+
+def _check_dtypes_of_units(stage: str, layouts: Sequence[FlatLayout]) -> None:
+    """Raises ValueError for a unit in which parameters of several dtypes are trained."""
+    dtypes: dict[str, torch.dtype] = {}
+    for layout in layouts:
+        if not layout.frozen and (other := dtypes.setdefault(layout.unit, layout.dtype)) != layout.dtype:
+            raise ValueError(
+                f"{stage} trains one dtype in a unit, and {layout.unit!r} has {other} and {layout.dtype}: convert one "
+                "with to(), or name its module in units="
+            )
 
 
 def _check_ties(stage: str, model: nn.Module, units: Sequence[str]) -> None:

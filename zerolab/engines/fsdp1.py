@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
 import torch
@@ -14,6 +14,7 @@ from torch.distributed.fsdp import (
     MixedPrecision,
     ShardingStrategy,
 )
+from torch.distributed.fsdp._common_utils import HandleTrainingState, TrainingState
 from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.distributed.fsdp.wrap import CustomPolicy
 
@@ -37,6 +38,9 @@ def _one_rank_may_shard_nothing() -> Iterator[None]:
 class FSDP1(Native):
     """Parameters, gradients and optimizer state sharded; a wrapped module is whole while it is used.
 
+    A flat is updated as one: of a parameter that took no part in a step, beside others that did, the gradient is 0, so
+    that momentum and weight decay move it, where one process leaves it alone.
+
     Args:
         sharding_strategy: "FULL_SHARD", or "SHARD_GRAD_OP", which keeps the parameters whole from forward to backward.
         auto_wrap_policy: torch's choice of what to wrap, such as `partial(size_based_auto_wrap_policy,
@@ -51,7 +55,7 @@ class FSDP1(Native):
 
     stage = "fsdp1"
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "containers", "ties")
+    cannot = ("scalars", "integers", "containers", "ties", "graphs")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
         "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',
@@ -108,10 +112,40 @@ class FSDP1(Native):
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
+        self._end_forwards()
         return self.model.clip_grad_norm_(max_norm)  # type: ignore[no-any-return]  # the wrapper's, typed as any module
+
+    def _no_sync(self, until: ExitStack) -> None:
+        if self.model.training_state != TrainingState.IDLE:  # torch refuses to begin after a forward that raised
+            self._end_forwards()
+        super()._no_sync(until)
+
+    def _update(self) -> None:
+        if self._updates:
+            self._end_forwards()
+        super()._update()
+
+    def _end_forwards(self) -> None:
+        """Releases what a forward without a backward, or one that raised, left whole: the next would use old weights.
+
+        Raises:
+            RuntimeError: a backward has raised; what it has brought of the gradients cannot be told apart.
+        """
+        for _, handle in flat_params(self.model) if self.model._is_root else ():  # from the first forward on
+            if handle._training_state not in (HandleTrainingState.IDLE, HandleTrainingState.FORWARD):
+                raise RuntimeError(
+                    "a backward has failed, and FSDP1 does not go on from there: make a new engine, and load what "
+                    "engine.save wrote last"
+                )
+            handle._training_state = HandleTrainingState.IDLE
+            handle.reshard(handle.uses_sharded_strategy)  # one rank has nothing to release
+            handle.post_reshard()
+        for module in FullyShardedDataParallel.fsdp_modules(self.model):
+            module.training_state = TrainingState.IDLE
 
     @_one_rank_may_shard_nothing()
     def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
+        self._end_forwards()
         return list(self.model.state_dict().items())  # the wrapper's: gathered, by the module's own keys
 
     @_one_rank_may_shard_nothing()

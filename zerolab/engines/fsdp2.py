@@ -30,7 +30,7 @@ class FSDP2(Native):
 
     stage = "fsdp2"
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "strides", "containers", "ties")
+    cannot = ("scalars", "strides", "containers", "ties", "dtypes of a unit", "graphs")
     instead: ClassVar = {
         "release_after_forward": "reshard_after_forward=",
         "reduce_dtype": "mp_policy=MixedPrecisionPolicy(reduce_dtype=...)",
@@ -73,10 +73,31 @@ class FSDP2(Native):
         until.callback(self.model.set_requires_gradient_sync, True)
 
     def _update(self) -> None:
+        if self._updates and self.model._get_fsdp_state()._state_ctx.post_backward_final_callback_queued:
+            raise RuntimeError(
+                "a backward has failed, and FSDP2 does not reduce what the next one brings: call engine.zero_grad() "
+                "where the failure is caught, then forward and backward again"
+            )
+        if self._updates:
+            self._end_passes()
         super()._update()
-        for module in self.model.modules() if self._updates else ():
+
+    def _end_passes(self) -> None:
+        """Ends what a pass that raised has left, as torch ends a backward; leaves nothing whole, as old weights."""
+        state = self.model._get_fsdp_state()
+        if state._is_root:  # from the first forward on
+            state._root_post_backward_final_callback()
+        for module in self.model.modules():
             if isinstance(module, FSDPModule):
-                module.reshard()  # a forward without a backward leaves the root whole: the next would use old weights
+                module.reshard()  # the root, after a forward without a backward
+
+    def zero_grad(self) -> None:
+        """Drops the gradients since the last step, those of micro-batches and of a backward that failed too."""
+        for param in self._fsdp_params.values():
+            param.sharded_param.grad = param.unsharded_accumulated_grad = None
+            if (gathered := getattr(param, "_unsharded_param", None)) is not None:
+                gathered.grad = None
+        self._end_passes()
 
     @torch.no_grad()
     def _load(self, state: dict[str, torch.Tensor]) -> None:

@@ -7,6 +7,7 @@ further options have the names that it gives them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -19,6 +20,7 @@ from zerolab.engines.checkpoint import Checkpoints
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.declared import granule_of
 from zerolab.engines.engine import LossFunction
+from zerolab.engines.graph import refuse_graph
 from zerolab.engines.holdings import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local, whole
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, groups_of, partition
@@ -26,7 +28,7 @@ from zerolab.engines.precision import compute_dtype, make_scaler
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
 # Refused, not ignored: with an option that does nothing, a comparison would not compare what it says.
-OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward")
+OWN_OPTIONS = ("overlap", "offload", "reduce_dtype", "prefetch", "release_after_forward", "replicate")
 
 
 # Pictures ask every engine for `flats[i].layout`; here a flat has nothing else.
@@ -93,7 +95,10 @@ class Native(Explained, Checkpoints):
             raise ValueError(f"all parameters of {type(model).__name__} are frozen: nothing to train")
         self.flats = [PlannedFlat(layout) for layout in layouts]
         self.units = [unit for unit in (find_units(model) if units is None else units) if unit != ROOT]
-        check_fits(self.stage, model, self.units, self.cannot)
+        check_fits(self.stage, model, self.units, layouts, self.cannot)
+        if "graphs" in self.cannot:
+            for module in [*map(model.get_submodule, self.units), model]:
+                module.register_forward_hook(partial(refuse_graph, self.stage))
         # Where a parameter would lie in the flats of our own engines: pictures and figures speak of those.
         self._slots = {slot.name: (layout.name, slot) for layout in layouts for slot in layout.slots}
         # The keys of the module as the learner wrote it: wrappers add prefixes to them.
@@ -199,7 +204,9 @@ class Native(Explained, Checkpoints):
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # Correct where every rank has all gradients, and with DTensors, which know that they are shards.
-        return whole(nn.utils.clip_grad_norm_(self.module.parameters(), max_norm))
+        # Not the module's parameters: those of FSDP2's root are whole, and others, after an evaluation.
+        updated = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        return whole(nn.utils.clip_grad_norm_(updated, max_norm))
 
     def _whole_model(self) -> Iterable[tuple[str, torch.Tensor]]:
         return ((key, whole(value.detach())) for key, value in self.module.state_dict().items())

@@ -160,6 +160,11 @@ class Reduction:
         if not reached:  # torch.autograd.grad, which returns the gradients instead of leaving them in `.grad`
             self._of_others = running_backward()
             return
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "backward(create_graph=True): take gradients to go on computing with by "
+                "torch.autograd.grad(..., create_graph=True), and call backward() for the loss made of them"
+            )
         self._engine.refuse_second_backward()
         with self.dropping():
             self._engine.begin_backward(reached)

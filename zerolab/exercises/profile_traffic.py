@@ -48,20 +48,23 @@ def draw(dice: random.Random) -> dict[str, Any]:
     return {"profile": profile, "world_size": world_size}
 
 
-def nothing_but(wanted: str) -> Callable[..., bool]:
-    """On more than two ranks, where one shard and the others are not of one size, a profile of one kind."""
-    return lambda profile, world_size: world_size > 2 and {op for op, _, _ in profile} == {wanted}
+def alone(wanted: str) -> Callable[..., bool]:
+    """On more than two ranks, where one shard and the others are not of one size, a profile of one op."""
+    return lambda profile, world_size: world_size > 2 and [op for op, _, _ in profile] == [wanted]
 
 
 edges: tuple[Callable[..., bool], ...] = (
     lambda world_size, **_: world_size == 1,
     lambda world_size, **_: world_size == 2,
-    *map(nothing_but, ("all_reduce", "reduce_scatter", "all_gather")),
+    *map(alone, ("all_reduce", "reduce_scatter", "all_gather")),
     lambda profile, world_size: world_size > 2 and len(profile) > len({op for op, _, _ in profile}) == 3,
 )
 solution = elements_sent
 hole = "add up what was sent"
-look_for = "Each row is one profile. Find the all-reduce that costs more than the rest of its row."
+look_for = (
+    "Each row is one profile. Where an op is alone on four or eight ranks, only an all-reduce sends more than its "
+    "buffer holds."
+)
 targets = FunctionTargets(draw=draw, edges=edges, tries=16)
 hints = (
     "Find the size of the whole buffer first. On which side does each of the three ops show it?",

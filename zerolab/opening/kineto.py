@@ -21,7 +21,6 @@ from zerolab.opening.found import Foreign, Found
 from zerolab.opening.scan import Object, Scan, text
 from zerolab.recording import c10d
 from zerolab.recording.events import COMMUNICATION, Event, Interval, Phase
-from zerolab.recording.exchanges import PHASES_OF
 from zerolab.recording.wrappers import module_of
 
 WANTED = re.compile(
@@ -101,7 +100,8 @@ class _Trace:
         self._carried = self._by_thread_pool()
         self._comms = [bar for bar in bars if bar.name == "record_param_comms"]
         self._starts = [bar.start for bar in self._comms]
-        self._kernels = {bar.args.get("External id"): bar for bar in bars if bar.kind == "kernel"}
+        kernels = [bar for bar in bars if bar.kind == "kernel" and "External id" in bar.args]
+        self._kernels = {str(bar.args["External id"]): bar for bar in kernels}
 
     def found(self) -> Found:
         """The events, and what is missing."""
@@ -222,13 +222,13 @@ class _Trace:
             comms = self._said_of(bar)
             carried = self._carrier(op, bar)
             message = sizes.read(op, bar.args, comms, carried.args if carried else {}, self.groups)
-            kernel = next((one for comm in comms if (one := self._kernels.get(comm.get("External id")))), None)
+            kernel = next((one for comm in comms if (one := self._kernels.get(str(comm.get("External id"))))), None)
             more: dict[str, Any] = {}
             if kernel is not None:
                 more = {"stream": COMMUNICATION, "device_start": kernel.start, "device_end": kernel.end}
             unit = self._unit(bar)
             times = bar.start, max(bar.end, carried.end) if carried else bar.end
-            yield self._event("collective", op, times, PHASES_OF.get(op), unit=unit, **message._asdict(), **more)
+            yield self._event("collective", op, times, c10d.PHASES_OF.get(op), unit=unit, **message._asdict(), **more)
 
     def _said_of(self, bar: Bar) -> list[Object]:
         """What `record_param_comms` within an operator says."""

@@ -4,9 +4,8 @@
 
 import { Sequence } from "./clock.js";
 import { codeOf, grouped } from "./derived.js";
-import { atStart, capital, count, exact, spoken, words } from "./format.js";
 import { lastAtMost } from "./model.js";
-import { part } from "./questions.js";
+import { telling } from "./telling.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -40,7 +39,7 @@ export class Beats extends Sequence {
     const deeds = [...this.#collectives(), ...this.#ofRanks()];
     for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
     this.starts = this.list.map(({ t0 }) => t0);
-    for (const beat of this.list) beat.caption = this.#caption(beat);
+    for (const beat of this.list) beat.caption = telling(beat, model, story);
     for (const beat of this.list) beat.seconds = this.#seconds(beat);
   }
 
@@ -261,77 +260,5 @@ export class Beats extends Sequence {
   #seconds(beat) {
     const reading = beat.caption.split(" ").length / WORDS_A_SECOND;
     return Math.min(LONGEST, Math.max(beat.kind === "collective" ? 2.2 : SHORTEST, reading));
-  }
-
-  /** @param {Beat} beat */
-  #caption(beat) {
-    const { model, story } = this;
-    const ranks = model.worldSize;
-    const all = beat.units.length > 1 && beat.units.length === model.units.length;
-    const unit = all ? "All units" : beat.units.map(({ name }) => spoken(name)).join(", ");
-    const never = beat.places.some((i) => model.cut.has(i)) ? " It never ended." : "";
-    if (beat.kind === "keep") return story.tell(beat.first);
-    if (beat.kind === "update") {
-      const { own, uneven, trained, whole, alike } = story;
-      const owned = uneven ? "what" : `the ${part(own).replace("a ", "")} that`;
-      if (own) return `Update: each rank changes only ${owned} it owns${whole}.`;
-      const [who, how] = ranks === 1 ? ["the rank", ""] : ["every rank", alike];
-      return `Update: ${who} changes ${trained}${how}.`;
-    }
-    if (beat.kind === "compute") {
-      const [who, whose] = this.#computing(beat);
-      const what = beat.op === "backward" ? "gradients" : "the forward";
-      return atStart(`${unit}: ${who} ${what} of ${whose} own batch.${never}`);
-    }
-    const numel = model.columns.numel[beat.places[0]];
-    const does = `${this.#sending(beat)}.${never}`;
-    if (beat.op === "barrier") return capital(does);
-    return atStart(`${unit || count(numel, "element")}: ${does}`);
-  }
-
-  /**
-   * Who computes, and whose batch: where a run broke off, or ranks have different parts of a model, not all do.
-   * @param {Beat} beat
-   */
-  #computing({ places }) {
-    const { worldSize, ofRank, columns } = this.model;
-    const done = new Set(places.map((i) => columns.rank[i]));
-    const isAll = done.size === ofRank.filter(({ length }) => length).length;
-    if (isAll) return [worldSize === 1 ? "the rank computes" : "every rank computes", "its"];
-    if (done.size === 1) return [`rank ${[...done][0]} alone computes`, "its"];
-    return [`${exact(done.size)} of ${exact(worldSize)} ranks compute`, "their"];
-  }
-
-  /**
-   * What a collective does, in words.
-   * @param {Beat} beat
-   */
-  #sending({ op, act, places }) {
-    const { group } = this.model.event(places[0]);
-    const ranks = group?.length ?? this.model.worldSize;
-    const whole = !this.model.units.length;
-    const some = ranks < this.model.worldSize;
-    const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
-    const others = some ? "the others of its group" : "all other ranks";
-    if (op === "all_gather" && act === "share") return `each owner sends its new parameters to ${others}`;
-    if (op === "all_gather")
-      return whole
-        ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
-        : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
-    if (op === "reduce_scatter")
-      return whole
-        ? `each rank gets the sum${theirs} of its own part`
-        : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
-    if (op === "all_reduce")
-      return whole || some
-        ? `${whole ? "" : "gradients are "}added up over ${whose}, which all get the sum`
-        : "gradients are added up, and all ranks get the sum";
-    if (op === "all_to_all" && act === "update")
-      return "rows of whole matrices travel to the rank that works out their update, or back from it";
-    if (op === "broadcast")
-      return act === "share"
-        ? `the owners send their new parameters to all${theirs}`
-        : `one rank sends its values to all others${theirs}`;
-    return op === "barrier" ? `${whose} wait for each other` : `${words(op)} between ${exact(ranks)} ranks`;
   }
 }

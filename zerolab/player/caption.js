@@ -32,12 +32,14 @@ const lasted = ({ start, end, deviceStart, deviceEnd }) =>
     : `${duration(deviceEnd - deviceStart)} of GPU time`;
 
 /**
- * How long a collective lasted, where that is known: the flight recorder does not notice all ends.
+ * How long a collective lasted, where that is known: the flight recorder does not notice all ends, and what native code
+ * waits for, nobody sees.
  * @param {Model} model @param {RecordedEvent} event
  */
 function ended(model, event) {
-  const unseen = model.payload.meta.origin && event.end === event.start && event.deviceEnd === null;
-  return unseen ? "(its end was not recorded)" : `in ${lasted(event)}`;
+  const unwaited = model.worldSize > 1 && event.op !== "barrier" && !model.awaited.has(event.index);
+  const unseen = model.payload.meta.origin ? event.end === event.start : unwaited;
+  return unseen && event.deviceEnd === null ? "(its end was not recorded)" : `in ${lasted(event)}`;
 }
 
 /**
@@ -130,12 +132,20 @@ function waited(model, event) {
  */
 function cutOff(model, event) {
   const since = duration(event.end - event.start);
-  if (event.kind === "module") {
-    const pass = `the ${event.op} of ${spoken(event.unit) ?? "the model"}`;
-    return `was in the middle of ${pass}, ${since} after it began: its recording ends here.`;
-  }
+  const amid = {
+    module: `the ${event.op} of ${spoken(event.unit) ?? "the model"}`,
+    optimizer: "its update",
+    save: "writing a checkpoint",
+  }[String(event.kind)];
+  if (amid) return `was in the middle of ${amid}, ${since} after it began: its recording ends here.`;
   const of = event.parent === null ? event : model.event(event.parent);
   const what = `${numbered(of)}${of.unit ? ` of ${spoken(of.unit)}` : ""}`;
+  if (event.kind === "collective" && event.peer !== null) {
+    const does = /recv/.test(event.op) ? "receiving from" : "sending to";
+    return `was ${does} rank ${event.peer}${of === event ? "" : ` for ${what}`} when its recording ended.`;
+  }
+  if (event.kind === "collective" && !model.awaited.has(event.index))
+    return `had begun ${what} ${since} before its recording ended, and not waited for it.`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
 }
 

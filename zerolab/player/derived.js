@@ -57,23 +57,20 @@ export function predecessors(ofRank, count) {
 }
 
 /**
- * The events that were still under way when their rank's recording was cut off, as that of a rank in a hang is. A wait
- * that ends by itself ends a moment before its collective; only what is cut off ends at the same nanosecond.
+ * The events that were still under way when their rank's recording was cut off, as that of a rank in a hang is.
  * @param {Payload} payload @param {Columns} columns @param {number[][]} ofRank
  */
-export function cutEvents({ kinds, ranks }, { t_end: end, kind, parent }, ofRank) {
-  const [wait, pass] = [codeOf(kinds, "wait"), codeOf(kinds, "module")];
-  /** @type {Set<number>} */
-  const cut = new Set();
-  for (const { rank, complete } of ranks) {
-    const places = complete ? [] : (ofRank[rank] ?? []);
-    const last = places.filter((i) => end[i] === end[places[places.length - 1]]);
-    const waits = last.filter((i) => kind[i] === wait && last.includes(parent[i]));
-    if (!waits.length) continue;
-    const passes = last.filter((i) => kind[i] === pass);
-    for (const i of [...waits, ...waits.map((place) => parent[place]), ...passes]) cut.add(i);
-  }
-  return cut;
+export function cutEvents({ ranks }, { t_end: end }, ofRank) {
+  return new Set(ranks.flatMap(({ rank, cut }) => (ofRank[rank] ?? []).filter((i) => end[i] === cut)));
+}
+
+/**
+ * The collectives that were seen to be waited for.
+ * @param {Payload} payload @param {Columns} columns
+ */
+export function awaitedEvents({ kinds }, { kind, parent }) {
+  const wait = codeOf(kinds, "wait");
+  return new Set(parent.filter((_, i) => kind[i] === wait));
 }
 
 /**

@@ -1,6 +1,7 @@
 // The recording, as the panes need it: what one event says, who holds what after it, what was live, which steps exist.
 
 import {
+  awaitedEvents,
   byRank,
   codeOf,
   cutEvents,
@@ -56,6 +57,7 @@ export class Model {
     this.ofRank = byRank(payload, this.columns);
     this.before = predecessors(this.ofRank, this.count);
     this.cut = cutEvents(payload, this.columns, this.ofRank);
+    this.awaited = awaitedEvents(payload, this.columns);
     this.window = stepsOfEvents(this.columns, this.ofRank, this.count);
     this.windows = stepWindows(this.columns, this.window, this.cut);
     this.holds = holdings(payload, this.columns);

@@ -172,6 +172,7 @@ def _columns(events: list[Event], tables: Tables) -> dict[str, object]:
 def _rank(recording: RankRecording) -> dict[str, object]:
     """What is to be said of a rank apart from its events; of one on a GPU also what its card held in each step."""
     shared = {"rank": recording.rank, "complete": recording.complete, "events": len(recording.events)}
+    shared |= {} if recording.info.cut_ns is None else {"cut": recording.info.cut_ns}
     cards = [{"terms": terms(figures), "total": figures["total"]} for figures in recording.info.card]
     return shared | ({"cards": cards} if cards else {})
 

@@ -7,11 +7,11 @@ import { exact } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
- * @import { Act, Category, Known, State, Unit } from "./types.d.ts"
+ * @import { Act, Category, Known, Spans, State, Unit } from "./types.d.ts"
  */
 
 /** The collectives that the sentences tell of. */
-const MENTIONED = new Set([...Object.keys(MOVED), "broadcast", "all_to_all"]);
+const MENTIONED = new Set([...Object.keys(MOVED), "broadcast", "all_to_all", "send", "recv"]);
 
 /**
  * The acts of a recording, and the sentence for each. Nothing is inferred from the stage's name: a learner's engine is
@@ -24,6 +24,8 @@ export class Story {
     /** @type {Act[]} */
     this.acts = new Array(model.count).fill("setup");
     for (const places of model.ofRank) this.#ofRank(places);
+    /** @type {Set<Category>} */
+    this.lacking = new Set(); // of which it was not recorded who holds all there is
     this.uneven = false; // whether some rank keeps much more of a unit than the mean, as owners of whole matrices do
     this.parts = {
       parameters: this.#inParts("parameters"),
@@ -34,6 +36,9 @@ export class Story {
       parameters: this.#isKnown("parameters"),
       gradients: this.#isKnown("gradients"),
       optimizer_state: this.#isKnown("optimizer_state"),
+      update: model.columns.kind.some(
+        (kind, i) => kind === codeOf(model.payload.kinds, "optimizer") && !model.cut.has(i),
+      ),
     };
     this.sent = this.#sent();
     /** Whether gradients are added up by a collective, and how alike updates are that nobody owns a part of. */
@@ -103,8 +108,13 @@ export class Story {
   #inParts(category) {
     const { model } = this;
     const updates = this.#updates();
+    /** @type {(i: number, unit: string) => Spans | undefined} */
+    const at = (i, unit) =>
+      category === "optimizer_state" // which the first update makes, and nobody gathers
+        ? model.changes(model.columns.rank[i], category, unit).spans.findLast((spans) => spans.length)
+        : model.held(model.columns.rank[i], category, unit, i);
     /** @type {(unit: Unit) => number[]} */
-    const held = (unit) => updates.map((i) => size(model.held(model.columns.rank[i], category, unit.name, i)));
+    const held = (unit) => updates.map((i) => size(at(i, unit.name) ?? []));
     const largest = [...model.units]
       .sort((a, b) => b.padded - a.padded)
       .find((unit) => unit.padded && held(unit).some(Boolean));
@@ -114,6 +124,11 @@ export class Story {
     const mean = sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
     const parts = Math.round(largest.padded / mean);
     if (parts > 1) this.uneven ||= Math.max(...sizes) > 1.5 * mean;
+    // What all ranks together lack was not recorded, as of a tensor that is sharded by columns.
+    if (sizes.length === model.worldSize && sizes.length * mean < 0.99 * largest.padded) {
+      this.lacking.add(category);
+      this.uneven = true;
+    }
     return parts > 1 ? parts : 0;
   }
 
@@ -123,20 +138,25 @@ export class Story {
    */
   #isKnown(category) {
     const { model } = this;
-    const held = model.units.some((unit) =>
-      model.rows.some(({ rank }) => model.changes(rank, category, unit.name).at.length),
-    );
-    return held || (!untold(model) && this.#updates().every((i) => !model.liveAt(i)[category]));
+    if (this.lacking.has(category)) return false;
+    return this.#isHeld(category) || (!untold(model) && this.#updates().every((i) => !model.liveAt(i)[category]));
   }
 
-  /** Of each rank of the panes its last update; its last event where it has none. */
-  #updates() {
+  /** @param {State} category */
+  #isHeld(category) {
     const { model } = this;
-    const optimizer = codeOf(model.payload.kinds, "optimizer");
-    return model.rows.flatMap(({ rank }) => {
-      const places = model.ofRank[rank];
-      return places.findLast((i) => model.columns.kind[i] === optimizer) ?? places.at(-1) ?? [];
-    });
+    return model.units.some((unit) =>
+      model.rows.some(({ rank }) => model.changes(rank, category, unit.name).at.length),
+    );
+  }
+
+  /** The last update of each rank of the panes that has ended one; the last event of each where none has. */
+  #updates() {
+    const { cut, columns, ofRank, payload, rows } = this.model;
+    const optimizer = codeOf(payload.kinds, "optimizer");
+    const own = rows.map(({ rank }) => ofRank[rank]);
+    const updates = own.flatMap((all) => all.findLast((i) => columns.kind[i] === optimizer && !cut.has(i)) ?? []);
+    return updates.length ? updates : own.flatMap((all) => all.at(-1) ?? []);
   }
 
   /** Whether ranks send each other nothing in a step. */
@@ -188,12 +208,12 @@ export class Story {
 
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   get own() {
-    const { parts, known } = this;
-    const shared = !known.optimizer_state && this.#sharesAll() ? this.model.worldSize : 0;
+    const { parts } = this;
+    const shared = !this.#isHeld("optimizer_state") && this.#sharesAll() ? this.model.worldSize : 0;
     return parts.optimizer_state || parts.parameters || parts.gradients || shared;
   }
 
-  /** Whether as many elements as there are parameters are gathered after an update: they are parameters, no figures. */
+  /** Whether a unit, or as many elements as all have, are gathered after an update: they are parameters, no figures. */
   #sharesAll() {
     const { model, acts } = this;
     const { columns, payload } = model;
@@ -203,7 +223,7 @@ export class Story {
     acts.forEach((act, i) => {
       if (act !== "share" || columns.parent[i] >= 0 || payload.words[columns.op[i] - 1] !== "all_gather") return;
       const step = `${columns.rank[i]}:${columns.step[i]}`;
-      gathered.set(step, (gathered.get(step) ?? 0) + columns.numel[i]);
+      gathered.set(step, (gathered.get(step) ?? 0) + (columns.unit[i] ? trained : columns.numel[i]));
     });
     return trained > 0 && Math.max(0, ...gathered.values()) >= trained;
   }
@@ -256,7 +276,7 @@ const TOLD = {
       return `Forward: every rank computes on its own batch${gathered}.`;
     }
     if (!parts.parameters) {
-      const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
+      const sent = does("all_gather", "all_reduce", "send", "recv") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
     }
     const unit = whole ? "sharded unit" : "unit";
@@ -267,8 +287,9 @@ const TOLD = {
     const again = parts.parameters && released ? "each is gathered once more; " : "";
     const start = `Backward, last unit first: ${again}`;
     if (does("reduce_scatter")) {
+      const isKnown = known.gradients && known.update;
       const kept = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
-      return `${start}gradients are added up over the ranks, each part on its owner${known.gradients ? kept : ""}.`;
+      return `${start}gradients are added up over the ranks, each part on its owner${isKnown ? kept : ""}.`;
     }
     if (does("all_reduce")) {
       const one = known.optimizer_state ? ", so that all of them make the same update" : "";

@@ -1,7 +1,6 @@
 // What every rank did when, in lanes: computing and communication, or the host and each stream of its device.
 
 import { gutter } from "./axis.js";
-import { MOVED } from "./events.js";
 import { tail, words } from "./format.js";
 import { Lanes } from "./lanes.js";
 import { wires } from "./messages.js";
@@ -247,7 +246,7 @@ export class Timeline {
     if (kind === "optimizer") return palette.optimizer;
     if (kind === "save") return palette.copy;
     const op = model.payload.words[model.columns.op[i] - 1];
-    if (kind === "collective") return MOVED[op] === "gradients" ? palette.reduction : palette.communicationColour;
+    if (kind === "collective") return /reduce/.test(op) ? palette.reduction : palette.communicationColour;
     return op === "backward" ? palette.backward : palette.forward;
   }
 

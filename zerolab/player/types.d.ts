@@ -102,7 +102,8 @@ export interface Payload {
   title: string;
   world_size: number;
   meta: Meta;
-  ranks: { rank: number; complete: boolean; events: number; cards?: CardInStep[] }[];
+  /** `cut` is when a rank's recording was cut off: what was under way ends then. */
+  ranks: { rank: number; complete: boolean; events: number; cut?: number; cards?: CardInStep[] }[];
   phases: Phase[];
   kinds: Kind[];
   categories: Category[];
@@ -256,8 +257,8 @@ export interface Stop {
 export interface Known {
   /** In how many parts a category is kept; 0 if every rank has all of it. */
   parts: Record<State, number>;
-  /** Whether it was recorded who holds what of a category. */
-  known: Record<State, boolean>;
+  /** Whether it was recorded who holds what of a category, and whether an update ended. */
+  known: Record<State | "update", boolean>;
   released: boolean;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;

@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zerolab.recording.events import Phase
 from zerolab.recording.storages import parts_of
 
 _LONG_WORDS = ("reduce_scatter", "all_reduce", "all_gather", "all_to_all")
@@ -21,6 +23,14 @@ _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
 _GATHERS = ("all_gather", "gather")  # the input is one rank's share of the whole
 _SCATTERS = ("reduce_scatter", "scatter")  # the output is one rank's share of the whole
 _MOST = 64  # nobody reads more numbers than this off a picture
+PHASES_OF: dict[str, Phase] = {
+    "all_gather": "gather",
+    "gather": "gather",
+    "broadcast": "gather",
+    "all_reduce": "reduce",
+    "reduce_scatter": "reduce",
+    "reduce": "reduce",
+}
 
 
 class Request(NamedTuple):
@@ -167,6 +177,19 @@ def tensors_in(argument: Any) -> list[torch.Tensor]:
         return []
     found = [each for each in argument if isinstance(each, torch.Tensor)]
     return found if len(found) == len(argument) else [each for part in argument for each in tensors_in(part)]
+
+
+def unfinished(started: "WeakKeyDictionary[Any, tuple[Any, ...]]") -> list[Any]:
+    """Of what was started and not waited for, by its work: the first of each, unless it is known to be over."""
+    known = [(work, started.get(work)) for ref in started.keyrefs() if (work := ref()) is not None]
+    return [entry[0] for work, entry in known if entry is not None and not _is_over(work)]
+
+
+def _is_over(work: Any) -> bool:
+    try:
+        return isinstance(work, dist.Work) and work.is_completed()
+    except RuntimeError:  # the device has failed
+        return False
 
 
 def numbers_of(tensors: Iterable[torch.Tensor]) -> tuple[float, ...] | None:

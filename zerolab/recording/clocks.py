@@ -79,16 +79,15 @@ def align(recording: RankRecording, start: Reading, end: Reading) -> RankRecordi
         # The offset may be years of nanoseconds, which a float does not hold exactly; what has drifted is small.
         return time - start.offset - round((time - start.at) * drift)
 
-    events = tuple(event.moved(here) for event in recording.events)
     clock = {
         "offset_ns": start.offset,
         "drift_ppm": round(drift * 1e6, 3),
         "uncertainty_ns": max(start.uncertainty, end.uncertainty),
     }
-    started = recording.info.started_ns
-    if started is None:
+    if recording.info.started_ns is None:
         raise ValueError("the recording does not say when it began: record with Recorder")
-    return replace(recording, events=events, info=replace(recording.info, started_ns=here(started), clock=clock))
+    moved = recording.moved(here)
+    return replace(moved, info=replace(moved.info, clock=clock))
 
 
 def on_one_clock(

@@ -210,6 +210,7 @@ class RankInfo(RunInfo):
     """
 
     started_ns: int | None = None  # when it began to record
+    cut_ns: int | None = None  # when it was cut off; what was under way lasts until then. None if it was not
     state: State | None = None  # at the optimizer's update; None before step 2
     step_counters: int = 0  # bytes of it that are step counters of optimizers outside engines
     peak: ByCategory | None = None
@@ -262,6 +263,12 @@ class RankRecording:
     units: tuple[UnitInfo, ...]
     info: RankInfo
     complete: bool = True  # False if the rank died or raised before its function returned
+
+    def moved(self, move: Callable[[int], int]) -> "RankRecording":
+        """The same recording with its times on another clock."""
+        known = {name: getattr(self.info, name) for name in ("started_ns", "cut_ns")}
+        times: dict[str, Any] = {name: move(time) for name, time in known.items() if time is not None}
+        return replace(self, events=tuple(event.moved(move) for event in self.events), info=replace(self.info, **times))
 
     @property
     def state(self) -> State:

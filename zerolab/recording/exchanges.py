@@ -21,7 +21,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from zerolab.recording import c10d, others
 from zerolab.recording.aliases import with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
-from zerolab.recording.events import Phase, SourceLine
+from zerolab.recording.events import SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.ownership import Ownership
@@ -29,14 +29,6 @@ from zerolab.recording.patches import replace
 from zerolab.recording.wrappers import module_of
 from zerolab.runtime.observers import Call, Observer, watching
 
-PHASES_OF: dict[str, Phase] = {
-    "all_gather": "gather",
-    "gather": "gather",
-    "broadcast": "gather",
-    "all_reduce": "reduce",
-    "reduce_scatter": "reduce",
-    "reduce": "reduce",
-}
 Small = list[torch.Tensor]
 """What a collective brings, if it is to be looked at after the wait."""
 
@@ -67,7 +59,7 @@ class Exchanges(Observer):
         self._newest: dict[int, Any] = {}
         self._calls: WeakKeyDictionary[Call, tuple[Draft, Small]] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
-        self.under_way: dict[int, Draft] = {}  # by `seq`: waits that have not ended, and collectives they wait for
+        self._awaited: dict[int, Draft] = {}  # by `seq`: waits that have not ended, and collectives they wait for
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
     def install(self, stack: ExitStack) -> None:
@@ -148,13 +140,19 @@ class Exchanges(Observer):
     @contextmanager
     def _awaiting(self, *drafts: Draft) -> Iterator[None]:
         """Makes the events last as long as the block, even if the wait raises."""
-        self.under_way |= {draft["seq"]: draft for draft in drafts}
+        self._awaited |= {draft["seq"]: draft for draft in drafts}
         try:
             yield
         finally:
             for draft in drafts:
-                self.under_way.pop(draft["seq"], None)
                 self._log.end(draft)
+        for draft in drafts:  # if the wait raised, what it was for has not ended
+            self._awaited.pop(draft["seq"], None)
+
+    def under_way(self) -> list[Draft]:
+        """Waits that have not ended, what they wait for, and what was never waited for; any thread may ask."""
+        started = [*c10d.unfinished(self._works), *c10d.unfinished(self._calls)]
+        return [*self._awaited.copy().values(), *started]
 
     # What passes through the dispatcher.
 
@@ -317,7 +315,7 @@ class Exchanges(Observer):
         draft = log.add(
             "collective",
             op,
-            phase=PHASES_OF.get(op, log.phase) if log.step else log.phase,
+            phase=c10d.PHASES_OF.get(op, log.phase) if log.step else log.phase,
             unit=known or next((flat for flat in (named, f"{named} frozen") if flat in self._ownership.units), None),
             group=group,
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,

@@ -112,10 +112,10 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
 def _units_of(recording: "Recording", chosen: RankRecording) -> list[UnitInfo]:
     """The units of the model that this rank trains: of a pipeline's stages, only its own."""
     expected, held = chosen.info.num_params, {event.unit for event in chosen.events if event.op == "hold"}
-    mine = [unit for unit in recording.units if unit.name in held]
-    found = [units for units in (list(recording.units), mine) if sum(unit.numel for unit in units) == expected]
-    if found or expected is None:
-        return [*found, list(recording.units)][0]
+    every, mine = list(recording.units), [unit for unit in recording.units if unit.name in held]
+    for units in (every, mine):
+        if expected in (None, sum(unit.numel for unit in units)):
+            return units
     raise ValueError(
         f"rank {chosen.rank} trains a model of its own, of {expected} parameters, under names that mean others on rank "
         f"{recording.ranks[0].rank}: leave out rank=, or give the parts of the models names of their own"

@@ -244,12 +244,12 @@ class Log:
                 self.current.tentative = False
             self.compute("backward")
 
-    def events(self, rank: int, under_way: Iterable[Draft]) -> list[Event]:
-        """All events so far, as plain values; those under way last until now.
+    def events(self, rank: int, under_way: Iterable[Draft], now: int) -> list[Event]:
+        """All events so far, as plain values; those under way last until `now`.
 
         Another thread may ask meanwhile: each event enters the list complete, and the list is copied in one step.
         """
-        lasting, now, device = {draft["seq"] for draft in under_way}, self.clock(), self.device
+        lasting, device = {draft["seq"] for draft in under_way}, self.device
         events = []
         for seq, draft in enumerate(self.drafts.copy()):
             levels = draft["live"]

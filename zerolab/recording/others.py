@@ -9,6 +9,11 @@ import torch
 
 from zerolab.recording.patches import replace
 
+ELSEWHERE = (
+    "the thread {name!r} calls a model in training mode, and this recording sees only the passes and updates of the "
+    "thread in which it began: begin it in the thread that trains"
+)
+
 
 def before_others_communicate(begin: Callable[[], None], stack: ExitStack) -> None:
     """Calls `begin` once, at once or until `stack` is closed: before another thread than this one may communicate.

@@ -4,7 +4,7 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import get_ident
+from threading import current_thread, get_ident
 from typing import Any
 
 import torch
@@ -17,17 +17,12 @@ from zerolab.engines.native import Native
 from zerolab.engines.partition import ROOT
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.others import ELSEWHERE
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import has_shapes, is_compiled, units_of, unwrapped
+from zerolab.recording.wrappers import COMPILED_EAGER, COMPILED_HIDDEN, has_shapes, is_compiled, units_of, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
-
-COMPILED_EAGER = (
-    "this model is compiled, but while memory is recorded torch executes it uncompiled, operation by operation: bytes "
-    "and times are those of the uncompiled model, so record with times_only to see the compiled one's times"
-)
-COMPILED_HIDDEN = "this model is compiled: what happens within its compiled parts is not recorded"
 
 
 def in_backward() -> bool:
@@ -58,6 +53,7 @@ class Passes(Observer):
         self._is_updating = False  # an engine has begun its update and not yet ended it
         self._hears_updates = False  # has heard one; a recording that begins within a closure misses that update's hook
         self._computes_again = False  # an optimizer, within its update, calls the closure that it was given
+        self._trains_elsewhere = False  # another thread calls a model, and a note says so
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
@@ -137,7 +133,10 @@ class Passes(Observer):
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called; a recording that begins in a hook of torch's says so: ours comes too late."""
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
-        if self._stack is None or in_backward() or self._log.ledger.thread != get_ident():
+        if self._stack is None or in_backward():
+            return
+        if self._log.ledger.thread != get_ident():
+            self._note_elsewhere(module)
             return
         known = self._names.get(id(module))
         name = known[1] if known is not None and known[0]() is module else None
@@ -154,6 +153,11 @@ class Passes(Observer):
         if not self._running:
             self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
+
+    def _note_elsewhere(self, module: nn.Module) -> None:
+        if not self._trains_elsewhere and module.training and may_train(module):
+            self._trains_elsewhere = True
+            self._log.add("note", "another thread", text=ELSEWHERE.format(name=current_thread().name))
 
     def backward_begins(self) -> None:
         """A backward is about to be computed, for whose forward there may be no hook."""

@@ -5,6 +5,7 @@ the kernels of `watch_collectives`, which pass on what they get. They take time 
 recorded, they are not there until another thread can communicate.
 """
 
+import dataclasses
 import gc
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -103,6 +104,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        under_way = self._under_way()
         self._stack.close()
         self.ledger.thread = get_ident()  # another thread may end it
         self._log.drop_tentative_step()
@@ -114,7 +116,8 @@ class Recorder:
                 if marks is not None and (not self.ownership.units or self._log.device == marks.timer.kind):
                     for seq, found in marks.times().items():
                         self._log.drafts[seq] |= found._asdict()
-            self._finished = self._so_far(self._log.steps, self.passes.saves.copy(), complete=kind is None)
+            under_way = self.passes.saves.copy() if kind is None else under_way
+            self._finished = self._so_far(self._log.steps, under_way, complete=kind is None)
         finally:
             self.ledger.close()  # last: describing the run still needs its figures
 
@@ -136,19 +139,23 @@ class Recorder:
 
     def so_far(self) -> RankRecording:
         """What has been recorded so far; any thread may ask, since a rank that hangs never leaves the with block."""
-        under_way = [*self.passes.under_way(), *self._exchanges.under_way.copy().values()]
         steps = self._log.steps.copy() if self.passes.is_updating else self._log.steps_over()
-        return self._finished or self._so_far(steps, under_way, complete=False)
+        return self._finished or self._so_far(steps, self._under_way(), complete=False)
+
+    def _under_way(self) -> list[Draft]:
+        return [*self.passes.under_way(), *self._exchanges.under_way()]
 
     def _so_far(self, steps: list[StepFigures], under_way: list[Draft], *, complete: bool) -> RankRecording:
         self._member = membership(self._member)
+        now = self._clock()
+        info = describe(self._log, steps, self.ownership, self._member, self._started)
         return RankRecording(
             rank=self._member.rank,
             world_size=self._member.world_size,
-            events=tuple(self._log.events(self._member.rank, under_way)),
+            events=tuple(self._log.events(self._member.rank, under_way, now)),
             sources=self._sources.texts.copy(),
             units=tuple(self.ownership.described()),
-            info=describe(self._log, steps, self.ownership, self._member, self._started),
+            info=info if complete else dataclasses.replace(info, cut_ns=now),
             complete=complete,
         )
 

@@ -88,9 +88,9 @@ class Recording:
         tables: dict[str, Any] = {"units": tuple(units.values()), "sources": sources}
         merged = []
         for recording in ranks:
-            events = tuple(event.moved(lambda time: time - zero) for event in recording.events)
-            of_rank = replace(recording.info, started_ns=_start(recording) - zero)
-            merged.append(replace(recording, events=events, info=of_rank, **tables))
+            moved = recording.moved(lambda time: time - zero)
+            of_rank = replace(moved.info, started_ns=_start(recording) - zero)
+            merged.append(replace(moved, info=of_rank, **tables))
         return cls(merged, world_size=sizes.pop(), info=info, results=results, **tables)
 
     def save(self, path: str | os.PathLike[str]) -> None:

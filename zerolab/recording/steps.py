@@ -41,8 +41,9 @@ def traffic(recording: "Recording", step: int | None = None, rank: int | None = 
 def times(recording: "Recording", step: int | None = None) -> Table:
     """One row a rank: milliseconds of one step, computing, communicating, and blocked by communication.
 
-    The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded: an unobserved wait. Steps
-    are counted from 1, and None takes the last. Raises ValueError for a step that is not in the recording.
+    The title says whose time it is: the GPU's, or the host's. "-" is what was not recorded, such as when that ended for
+    which nobody was seen to wait. Steps are counted from 1, and None takes the last. Raises ValueError for a step that
+    is not in the recording.
     """
     chosen = _chosen(step, recording.info.steps)
     rows = [{"rank": rank.rank} | _of_rank(rank, chosen) for rank in recording.ranks]
@@ -71,6 +72,9 @@ def _sum(*values: int | None) -> int | None:
 def _of_rank(rank: RankRecording, step: int) -> dict[str, Any]:
     events = [event for event in rank.events if event.step == step]
     sent = [event for event in events if event.kind == "collective" and event.parent is None]
+    waited = {event.parent for event in events if event.kind == "wait"}
+    # Until it is waited for, a collective has only been asked for; a device's stream and other tools know its end.
+    has_ends = rank.info.origin or all(event.stream or event.seq in waited for event in sent)
     computed = [event.interval for event in events if event.kind in ("module", "optimizer")]
     blocked = _blocked(events, sent)
     of_device = any(event.stream for event in events)
@@ -78,7 +82,7 @@ def _of_rank(rank: RankRecording, step: int) -> dict[str, Any]:
     figures = {
         "step_ms": max((end for _, end in times), default=0) - min((start for start, _ in times), default=0),
         "computing_ms": None if blocked is None else length([*computed, *blocked]) - length(blocked),
-        "communication_ms": length(event.interval for event in sent),
+        "communication_ms": length(event.interval for event in sent) if has_ends else None,
         "blocked_ms": None if blocked is None else length(blocked),
     }
     return {name: None if time is None else time / 1e6 for name, time in figures.items()}

@@ -24,6 +24,12 @@ _INSIDE = {
     DEEPSPEED: "module",
 }
 
+COMPILED_EAGER = (
+    "this model is compiled, but while memory is recorded torch executes it uncompiled, operation by operation: bytes "
+    "and times are those of the uncompiled model, so record with times_only to see the compiled one's times"
+)
+COMPILED_HIDDEN = "this model is compiled: what happens within its compiled parts is not recorded"
+
 
 def unwrapped(module: nn.Module) -> nn.Module:
     """The model within its wrappers, whose names for its parts are those that its author gave them."""

@@ -32,6 +32,7 @@ TRIES = 100  # readings of a position that keeps changing before the last one is
 # for about a thousand operations.
 KEPT = 128
 _NAME_BYTES, _FILE_BYTES = 40, 256
+_NO_UNICODE = "surrogateescape"  # how Python reads a file's name that is no UTF-8
 _HASH_BITS = 40  # of the ranks of a group that has one above the highest for which there is a bit
 _HIGHEST = 62
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
@@ -191,7 +192,7 @@ class Page:
 
     def write_place(self, phase: str, filename: str, line: int) -> None:
         """Say at which line the rank is; a file name that is too long is left out."""
-        name = filename.encode()
+        name = filename.encode(errors=_NO_UNICODE)
         name = name if len(name) <= _FILE_BYTES else b""
         _PLACE.pack_into(self._memory, _PLACE_AT, time.monotonic_ns(), line, phase.encode(), name)
 
@@ -200,7 +201,7 @@ class Page:
         if self.device is not None and self.read().state == ON_DEVICE:
             return self.device.read_place()
         when, line, phase, name = _PLACE.unpack_from(self._memory, _PLACE_AT)
-        return Place(when, _text(phase), _text(name), line)
+        return Place(when, _text(phase), name.rstrip(b"\0").decode(errors=_NO_UNICODE), line)
 
 
 def size(world_size: int) -> int:

@@ -1,5 +1,6 @@
 """The kernel's side of the ranks: `Cluster` starts them, runs functions on them, and replaces them when one fails."""
 
+import contextlib
 import math
 import os
 import pickle
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zerolab.runtime import call, devices, idle, output, variables
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
-from zerolab.runtime.interrupts import held_back, interruptible
+from zerolab.runtime.interrupts import broken_pipes_raise, held_back, interruptible
 from zerolab.runtime.launch import launcher
 from zerolab.runtime.ranks import Ranks
 from zerolab.runtime.waiting import waiting
@@ -51,7 +52,8 @@ class Cluster:
         if world_size is not None:
             devices.check_limits(world_size)  # before any process is started
         if device != "cuda":  # for "cuda", there must first be a GPU
-            launcher()  # it imports torch in the background while this process does the same
+            with contextlib.suppress(OSError):  # it may open no more files, as `_start` will say
+                launcher()  # it imports torch in the background while this process does the same
         self._choice = choice = devices.choose(world_size, device)
         for note in choice.notes:
             output.show(f"{note}\n")
@@ -67,10 +69,10 @@ class Cluster:
         self._ranks: Ranks | None = None
         try:
             self._start()
+            self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         except BaseException:  # a late Stop, too: the caller has no cluster to close, and the traceback may keep it
             self._release()
             raise
-        self._idle = idle.IdleWatch(self, Cluster._end_idle_ranks, idle_limit)
         _open[id(self)] = self
 
     def run(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Any]:
@@ -173,7 +175,7 @@ class Cluster:
         with held_back():
             if not self._take():
                 raise RuntimeError(
-                    "this cluster is running something in another thread; wait for it or make a second one"
+                    "this cluster is running something already, one call at a time; wait for it, or make a second one"
                 )
             try:
                 with interruptible():
@@ -194,6 +196,7 @@ class Cluster:
         # Outside the block that replaces ranks: a result that cannot be unpickled here is not their fault.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
+    @broken_pipes_raise()
     def _answers(self, task: str, packed: bytes, chosen: Sequence[int]) -> list[bytes]:
         self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
@@ -224,6 +227,7 @@ class Cluster:
             self._lost = ""
         return ranks
 
+    @broken_pipes_raise()
     def _start(self) -> Ranks:
         self._sent_cells = Cells()  # fresh ranks have been sent none
         # Stop takes effect only where the start waits: elsewhere it could leave ranks or pipes behind.

@@ -15,6 +15,7 @@ from zerolab.runtime.stack import is_a_lesson, is_runtime, label, place
 
 # As faulthandler writes it: without the source line, and without a comma before "in".
 _CRASH_FRAME = re.compile(r'File "(.+)", line (\d+) in (.+)')
+_NO_ASCII = re.compile(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})")  # and as it writes letters of other scripts
 ABSENT = "not taking part"
 """The state of a rank that is not part of the call."""
 CRASH_FRAMES = 40  # shown at most of the stack of a rank that died
@@ -274,8 +275,13 @@ def _signal(number: int) -> str:
 
 def line_of_crash(crash: str) -> str:
     """The innermost line of a lesson in a stack that a rank wrote as it died; empty if there is none."""
-    frames = (_CRASH_FRAME.fullmatch(line.strip()) for line in crash.splitlines())
+    frames = map(_crash_frame, crash.splitlines())
     return next((place(each[1], int(each[2])) for each in frames if each is not None and is_a_lesson(each[1])), "")
+
+
+def _crash_frame(line: str) -> re.Match[str] | None:
+    """File, line and function that a line of such a stack names."""
+    return _CRASH_FRAME.fullmatch(_NO_ASCII.sub(lambda found: chr(int(found[0].lstrip("\\xuU"), 16)), line.strip()))
 
 
 def why_aborted(output: bytes) -> str:
@@ -319,7 +325,7 @@ def _readable(crash: str) -> str:
     lines, frames = [], 0
     # Python appends a screenful of extension modules' names.
     for line in crash.partition("\nExtension modules")[0].splitlines():
-        found = _CRASH_FRAME.fullmatch(line.strip())
+        found = _crash_frame(line)
         if found is None:
             lines.append(line)
         elif not is_runtime(found[1]):

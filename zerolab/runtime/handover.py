@@ -11,6 +11,12 @@ OWN_END = "ended itself: "
 CRASH: list[int] = []
 """In a rank, the file that it writes its Python stack to as it dies; elsewhere empty."""
 
+NO_ROOM = (
+    "the limit of processes and threads (`ulimit -u`, a container's pids limit) or of memory is reached: end others, "
+    "or ask for fewer ranks"
+)
+"""What to do where the system starts no further process or thread."""
+
 
 class Fds(NamedTuple):
     """What a rank inherits; none of it has a name in any folder."""

@@ -1,4 +1,4 @@
-"""The stop button, deferred while something runs that must not be interrupted."""
+"""The stop button, deferred while something runs that must not be interrupted; and SIGPIPE, which may end a process."""
 
 import functools
 import signal
@@ -73,3 +73,19 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         hold.is_open = was_open and hold.is_open  # stays closed after a Stop
+
+
+@contextmanager
+def broken_pipes_raise() -> Iterator[None]:
+    """Within this block, writing to a rank that has gone is an error, even in a script that SIGPIPE ends.
+
+    Many set it so, for the sake of `script | head`; the first rank that dies would end them without a word.
+    """
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})  # of this thread, which is the one to get it
+    try:
+        yield
+    finally:
+        if signal.SIGPIPE not in blocked:
+            if signal.SIGPIPE in signal.sigpending():
+                signal.sigwait({signal.SIGPIPE})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPIPE})

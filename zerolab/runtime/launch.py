@@ -18,10 +18,12 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import IO
 
+from zerolab.runtime.handover import NO_ROOM
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.machine import process_fields
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
+FIRST_FILE = 3  # below it are stdin, stdout and stderr
 EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
 
 Ending = tuple[int | None, int]
@@ -34,7 +36,7 @@ class ForkLauncher:
     def __init__(self) -> None:
         self._lock = threading.RLock()  # reentrant, because the garbage collector may call in while a thread holds it
         self._requests = itertools.count()
-        self._started: dict[int, int] = {}  # process numbers by request
+        self._started: dict[int, int] = {}  # process numbers by request; of one that was refused, minus the errno
         self._ended: dict[int, Ending] = {}
         self._living: set[int] = set()  # ranks whose end was not reported
         # Packets and not a stream: a message is read whole or not at all, in spite of Stop.
@@ -67,13 +69,17 @@ class ForkLauncher:
         return self._control.fileno()
 
     def start(self, fds: Sequence[int]) -> int:
-        """Fork a rank that inherits these; its process number. The first one waits for the imports."""
+        """Fork a rank that inherits these; its process number. The first one waits for the imports.
+
+        RuntimeError if the system allows no further process, or the server is not there.
+        """
         with interruptible():
             self._import.join()
         with self._lock:
             request = next(self._requests)
+            message = [json.dumps({"op": "start", "request": request}).encode()]
             with contextlib.suppress(ConnectionError):  # the server has gone; its log, which is read below, says why
-                socket.send_fds(self._control, [json.dumps({"op": "start", "request": request}).encode()], fds)
+                socket.send_fds(self._control, message, fds, socket.MSG_NOSIGNAL)
             deadline = time.monotonic() + START_LIMIT
             # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
@@ -83,19 +89,24 @@ class ForkLauncher:
                     self._log.seek(0)
                     reason = self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{reason}")
-            return self._started.pop(request)
+            started = self._started.pop(request)
+        if started < 0:
+            raise RuntimeError(f"no process can be started for a rank: {os.strerror(-started)}; {NO_ROOM}")
+        return started
 
     def preload(self, *modules: str) -> None:
         """Have the server import modules that each rank would import anew; returns at once."""
-        with contextlib.suppress(OSError):  # the server has gone, as `start` will say
-            self._control.send(json.dumps({"op": "import", "modules": modules}).encode())
+        self._tell({"op": "import", "modules": modules})
 
     def kill(self, pids: list[int]) -> None:
         """Kill ranks and what they started; returns at once. Takes no lock: a garbage collector may call it."""
-        with contextlib.suppress(OSError):  # the server has gone, and its ranks with it
-            self._control.send(json.dumps({"op": "kill", "pids": pids}).encode())
+        self._tell({"op": "kill", "pids": pids})
         if not self.is_alive():
             self._kill_what_is_left_of(pids)
+
+    def _tell(self, message: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # the server has gone, and its ranks with it; `start` will say so
+            self._control.send(json.dumps(message).encode(), socket.MSG_NOSIGNAL)
 
     def _kill_what_is_left_of(self, pids: list[int]) -> None:
         """After the server's death, which is that of its ranks: kill what they had started, which nobody else does."""
@@ -164,6 +175,8 @@ class ForkLauncher:
             self._ended.pop(report["started"], None)
             self._started[report["request"]] = report["started"]
             self._living.add(report["started"])
+        elif "refused" in report:
+            self._started[report["request"]] = -report["refused"]
         else:
             self._living.discard(report["ended"])
             self._ended[report["ended"]] = report["code"], report["time"]
@@ -246,17 +259,30 @@ class SpawnLauncher:
 
 Launcher = ForkLauncher | SpawnLauncher
 _launchers: dict[int, Launcher] = {}  # by the process that owns it: a forked copy of the kernel starts its own
+_locks: dict[int, threading.RLock] = {}  # likewise: the copy may be made while a thread holds its parent's
 
 
 def launcher() -> Launcher:
     """This process's launcher, started at first use and again if it has died."""
-    current = _launchers.get(os.getpid())
-    if current is None or not current.is_alive():
-        if current is not None:
-            current.close()
-        with held_back():  # or Stop could leave a server behind that was started and not yet noted
+    # Stop could leave a server behind that was started and not yet noted.
+    with held_back(), _locks.setdefault(os.getpid(), threading.RLock()):
+        current = _launchers.get(os.getpid())
+        if current is None or not current.is_alive():
+            if current is not None:
+                current.close()
+            _open_streams()
             current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
-    return current
+        return current
+
+
+def _open_streams() -> None:
+    """Open what this process has closed of its own streams, or was started without.
+
+    A pipe would get such a number, and a process that is started has its streams there.
+    """
+    while (fd := os.open(os.devnull, os.O_RDWR)) < FIRST_FILE:
+        os.set_inheritable(fd, True)
+    os.close(fd)
 
 
 @atexit.register

@@ -157,7 +157,10 @@ def show(text: str, *, flush: bool = True) -> None:
     """Write to the notebook. If its stdout is missing or fails, the text is lost; stderr says why, once a reason."""
     try:
         if sys.stdout is not None:
-            sys.stdout.write(text)
+            try:
+                sys.stdout.write(text)
+            except UnicodeEncodeError as error:  # letters that the user's encoding does not have
+                sys.stdout.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
             if flush:
                 sys.stdout.flush()
     except Exception as error:  # noqa: BLE001  # a full disk, a closed file, or anything that a cell has put there

@@ -68,7 +68,8 @@ class Ranks:
                 for pipe in ("commands", "lifeline", "output"):
                     self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
                 surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), import_path(), machine.cores()
-                member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
+                with contextlib.suppress(OSError):  # it has died already, as is noticed while it is waited for
+                    member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
         except BaseException:
             self.kill()
             raise

@@ -8,6 +8,7 @@ The process has a single thread, as a process that forks should. Nothing that it
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import json
@@ -141,7 +142,10 @@ class ForkServer:
             return False
         request = json.loads(data)
         if request["op"] == "start":
-            self._report({"started": self._fork(Fds(*fds)), "request": request["request"]})
+            answer = self._start(Fds(*fds))  # from which only this process returns
+            for fd in fds:
+                os.close(fd)
+            self._report(answer | {"request": request["request"]})
         elif request["op"] == "import":
             with _shared(), contextlib.suppress(Exception):  # a rank imports it again, and says what is wrong
                 for name in request["modules"]:
@@ -150,15 +154,17 @@ class ForkServer:
             self._kill(request["pids"])
         return True
 
-    def _fork(self, fds: Fds) -> int:
+    def _start(self, fds: Fds) -> dict[str, int]:
+        """Fork a rank: its process number, or the errno if the system allows none."""
         server = os.getpid()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError as error:  # the ranks that there are go on
+            return {"refused": error.errno or errno.EAGAIN}
         if pid == 0:
             self._become_rank(fds, server)
-        for fd in fds:
-            os.close(fd)
         self._children.add(pid)
-        return pid
+        return {"started": pid}
 
     def _become_rank(self, fds: Fds, server: int) -> None:
         """In the forked child: drop what belongs to the server and never come back."""

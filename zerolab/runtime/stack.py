@@ -158,4 +158,5 @@ def place(filename: str, line: int) -> str:
 @functools.lru_cache(maxsize=1024)
 def _short(filename: str) -> str:
     homes = [home.rstrip("/") + "/" for home in sys.path if home and isinstance(home, str)]
-    return filename.removeprefix(max((home for home in homes if filename.startswith(home)), key=len, default=""))
+    short = filename.removeprefix(max((home for home in homes if filename.startswith(home)), key=len, default=""))
+    return short.encode(errors="backslashreplace").decode()  # a name that is no UTF-8 could not be shown

@@ -97,7 +97,9 @@ def end_forked_process(error: BaseException | None) -> NoReturn:
 
 
 def _open(fd: int, name: str) -> None:
-    sys.__dict__[name] = open(fd, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    # In UTF-8, which the kernel expects, whatever the user's locale has.
+    stream = open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    sys.__dict__[name] = stream
 
 
 def _set_recursion_limit(limit: int, /, *, python: Any = sys.setrecursionlimit) -> None:

@@ -7,6 +7,7 @@ would not be the same on the other side, is refused before anything is sent, nam
 import functools
 import io
 import pickle
+import sys
 from collections.abc import Callable
 from types import CodeType
 from typing import Any
@@ -23,6 +24,10 @@ LIMIT = 256_000_000  # bytes that a call may carry to each rank, and that a rank
 def pack_call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
     """A function and its arguments as bytes; TypeError or ValueError in one sentence if something in them cannot go."""
     refusals.check_function(fn)
+    # In a process that multiprocessing has spawned, this is the script: no rank could import from it.
+    script = sys.modules.get("__mp_main__")
+    if script is not None and script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
     call = (fn, args, kwargs)
     try:
         return _dump(call, LIMIT, is_call=True).getvalue()

@@ -31,13 +31,19 @@ from zerolab.runtime import counter, drivers, hang, report, stack, surroundings,
 from zerolab.runtime.board import JOINING, PACKING, RUNNING, UNPACKING, Page, pages
 from zerolab.runtime.devices import NCCL
 from zerolab.runtime.enqueued import Gpu
-from zerolab.runtime.handover import CRASH, OWN_END, RECORDED, Fds, Setup
+from zerolab.runtime.handover import CRASH, NO_ROOM, OWN_END, RECORDED, Fds, Setup
 
 NCCL_WATCHDOG = ("TORCH_NCCL_RETHROW_CUDA_ERRORS", "TORCH_NCCL_ASYNC_ERROR_HANDLING", "TORCH_NCCL_ENABLE_MONITORING")
 """With these at 0, the threads of torch's NCCL groups never abort the process: an error on a GPU is raised in Python,
 where it has a line, and the cluster finds the hangs."""
 LONGEST_WAIT = timedelta(days=24)
 """After which torch ends a wait for other ranks. As milliseconds, it still fits into 32 bits."""
+_REMEDIES = {
+    "Unable to find address": "the network interface {0}, over which the ranks of one machine talk, has no address "
+    "here; `ip link set {0} up` brings it up",
+    "Resource temporarily unavailable": f"no thread can be started for this rank; {NO_ROOM}",
+}
+"""What torch says where the ranks cannot be joined, and what that means."""
 _exit = os._exit  # as it was before `_dump_stack_at_exit`
 _recorder: list[Any] = []  # of the current or the last call; at most one
 
@@ -160,12 +166,8 @@ def _join(setup: Setup, store: int, page: Page, others: Mapping[int, Page]) -> N
     try:
         dist.init_process_group(setup.backend, store=files, rank=setup.rank, world_size=setup.world_size)
     except RuntimeError as error:
-        if "Unable to find address" not in str(error):
-            raise
-        raise RuntimeError(
-            f"the network interface {loopback}, over which the ranks of one machine talk, has no address here; "
-            f"`ip link set {loopback} up` brings it up"
-        ) from None
+        remedy = next((remedy for said, remedy in _REMEDIES.items() if said in str(error)), None)
+        raise error if remedy is None else RuntimeError(remedy.format(loopback)) from None
     with _explained("the ranks on GPUs cannot reach each other") if device else contextlib.nullcontext():
         dist.all_reduce(torch.ones(1, device=device))  # connections are made by the first collective, not by joining
     surroundings.protect_process_group()
@@ -211,7 +213,10 @@ def _explained(what: str) -> Iterator[None]:
 
 def _path_of(fd: int) -> str:
     if sys.platform == "linux":
-        return f"/proc/self/fd/{fd}"
+        path = Path(f"/proc/self/fd/{fd}")
+        if not path.exists():  # for which torch would wait five minutes
+            raise RuntimeError("ranks find each other through /proc, which is not mounted here")
+        return str(path)
     import fcntl
 
     return fcntl.fcntl(fd, fcntl.F_GETPATH, bytes(1024)).rstrip(b"\0").decode()

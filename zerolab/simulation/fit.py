@@ -47,7 +47,7 @@ def fit(
     stages: str | Sequence[str] | None = None,
     precision: str | Sequence[str] = "bf16",
     checkpointing: Checkpointing | Sequence[Checkpointing] = CHECKPOINTING,
-    units: str | list[str] | None = None,
+    units: type | str | list[str] | None = None,
     micro_batches: int = 1,
     gpu: str = "h100",
     memory: float | None = None,
@@ -72,7 +72,7 @@ def fit(
         precision: "fp32", "bf16" or "fp16"; several joined by commas, or a sequence.
         checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy for torch's
             `create_selective_checkpoint_contexts`, a mapping from names of blocks to these, or a list of such.
-        units: the blocks, which travel as one: a class by its name, or names of modules; None finds them.
+        units: the blocks, which travel as one: a class or its name, or names of modules; None finds them.
         micro_batches: how many add up to a step.
         gpu: a name of `catalog.GPUS`.
         memory: bytes of one GPU, in place of the catalog's, CUDA's own included (80 GB is 80e9).
@@ -97,7 +97,7 @@ def fit(
     return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
 
 
-def _with_shapes(question: Question, units: str | list[str] | None) -> Question:
+def _with_shapes(question: Question, units: type | str | list[str] | None) -> Question:
     """The same with what only the model itself says: its blocks, and how many positions it has learned."""
     shapes = question.model()
     asked = replace(question.own, longest=learned_positions(shapes) or question.own.longest)

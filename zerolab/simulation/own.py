@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zerolab import models
 from zerolab.engines.partition import find_units
-from zerolab.names import check_count, unknown
+from zerolab.names import check_count, check_known, unknown
 from zerolab.recording import patches
 from zerolab.simulation.shapes import META
 
@@ -174,7 +174,7 @@ def inputs_of(text: str | None, model: str) -> Any:
             raise ValueError(f"{dtype!r} is no dtype of torch: write the batch as 4x512:int64 or 8x3x224x224")
         return torch.empty([int(size) for size in sizes.split("x")], dtype=known, device=META)
     path, colon, _ = model.partition(":")
-    if not colon:
+    if not (colon and text.isidentifier()):
         raise ValueError(f"{text!r} is no shape: write the batch as 4x512:int64 or 8x3x224x224")
     return from_file(Path(path), text)()
 
@@ -245,18 +245,17 @@ def as_shapes(module: nn.Module) -> nn.Module:
     return deepcopy(module, memo)
 
 
-def blocks_of(model: nn.Module, units: str | list[str] | None) -> list[str]:
+def blocks_of(model: nn.Module, units: type | str | list[str] | None) -> list[str]:
     """Names of the modules that travel as one: those of a class, those named, or the repeated ones that are found.
 
     Raises ValueError for a class of which the model has no module.
     """
     if units is None:
         return find_units(model)
+    units = units.__name__ if isinstance(units, type) else units  # the class itself, as FSDP's policies take it
     if not isinstance(units, str):
         return list(units)
-    classes = {type(module).__name__ for module in model.modules()}
-    if units not in classes:
-        raise ValueError(unknown("class of blocks", units, sorted(classes)))
+    check_known("class of blocks", units, sorted({type(module).__name__ for module in model.modules()}))
     return [name for name, module in model.named_modules() if type(module).__name__ == units and name]
 
 

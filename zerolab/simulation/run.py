@@ -34,6 +34,7 @@ from zerolab.simulation.costs import Clock, Hardware, Meter, Work
 from zerolab.simulation.fake import SIMULATED, engine_of, timed, world
 from zerolab.simulation.shapes import META
 from zerolab.theory import muon, systems
+from zerolab.theory.planner import check_number, check_size
 from zerolab.theory.seconds import FITTED
 
 STEPS = 2  # Adam makes its state in the first
@@ -97,8 +98,8 @@ def simulate(
         hardware: all of these in one object, in place of the five arguments before it.
         progress: called with a sentence as each stage begins.
 
-    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, a bandwidth that is
-    not above 0, a utilisation outside (0, 1] or a batch that the model does not take; RuntimeError where a model's
+    Raises ValueError for an unknown name, a precision that the GPU does not have, a count below 1, a bandwidth below a
+    million, a utilisation outside (0, 1] or a batch that the model does not take; RuntimeError where a model's
     control flow depends on values, an engine reads released memory, or this process is in a process group.
     """
     world_size = check_count("world size", world_size)
@@ -148,6 +149,8 @@ def _checked(stages: str | Sequence[str], precision: str, moments: str) -> list[
 
 def _check_batch(model: ModelSource, batches: Sequence[Batch] | None, rows: int | None, length: int | None) -> None:
     """Refuses what would be ignored: rows and length are of the catalog's models, batches of your own."""
+    if length is not None:
+        check_number("length", length)
     of_catalog = isinstance(model, str) and model not in models.RECIPES
     if not of_catalog and not rows is length is None:
         own = f"{model!r} has a batch of its own" if isinstance(model, str) else "batches= says what a rank gets"
@@ -160,7 +163,11 @@ def _hardware(
     gpu: str, network: str, bandwidth: float | None, gpus_per_node: int, utilisation: float | None
 ) -> Hardware:
     link = catalog.link(network)
-    link = link if bandwidth is None else replace(link, bytes_per_second=bandwidth)
+    if bandwidth is not None:
+        check_size("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9")
+        link = replace(link, bytes_per_second=bandwidth)
+    if utilisation is not None:
+        check_number("utilisation", utilisation)
     return Hardware(catalog.gpu(gpu), link, gpus_per_node, utilisation)
 
 

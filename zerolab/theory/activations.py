@@ -1,10 +1,8 @@
 """The bytes that a forward keeps for its backward: closed forms of the catalog's blocks, each term named. No torch.
 
-They describe the modules that a simulation runs (`simulation.architectures`) on a GPU, where a norm is one kernel and
-keeps its input; a test compares each with the recorder, to the byte. Korthikanti et al. 2022, arXiv 2205.05198,
-equation 1 counts the same way, with dropout, which these models do not have. A Llama whose norms are spelled out in
-Python, as Hugging Face's are, keeps six more bytes in each norm for each number of a token (four in fp32), and so do
-torch's own norms on the CPU.
+They describe the modules that a simulation runs (`simulation.architectures`) on a GPU; a test compares each with the
+recorder, to the byte. Korthikanti et al. 2022, arXiv 2205.05198, equation 1 counts the same way, with dropout, which
+these models do not have.
 
 Under tensor parallelism with sequence parallelism (arXiv 2205.05198, section 4.2) a rank keeps a part of everything
 but the outputs of norms: all ranks multiply the whole of them with their parts of a matrix, and torch keeps what it
@@ -26,6 +24,10 @@ CHECKPOINTING = ("none", "selective", "block")
 "selective op"); or everything, so that only its input is kept."""
 ATTENTION = ("fused", "math")
 """How attention is computed: in one kernel that never stores its matrix (flash, torch's SDPA), or step by step."""
+NORMS = ("fused", "unfused")
+"""How a Llama's norms are computed: in one kernel that keeps its input; or one operation after the other in fp32, as
+written in Hugging Face's and Meta's Python, which keeps a copy of the input in fp32 and the result before the weight:
+in any precision four more bytes for each number of a token."""
 LOGITS = ("own", "fp32", "flash", "fused")
 """The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face and torchtitan;
 one kernel writes their gradient beside them (flash-attn's cross-entropy); or they are never stored: a fused linear
@@ -40,6 +42,7 @@ def kept_by_a_block(
     *,
     checkpointing: str = "none",
     attention: str = "fused",
+    norms: str = "fused",
     tensor: int = 1,
 ) -> dict[str, int]:
     """Bytes that the forward of one block keeps, by name, for `rows` sequences of `length` tokens per rank.
@@ -48,17 +51,19 @@ def kept_by_a_block(
 
     Returns:
         * `input`: the block's input, which the first norm keeps too.
-        * `norms`: the second norm's input, the outputs of both, and their fp32 statistics per row, two of a layer norm.
+        * `norms`: the second norm's input, the outputs of both, and their fp32 statistics per row, two of a layer norm;
+          unfused, four more bytes for each number of both.
         * `attention`: queries, keys, values (copied where heads share them), and the output; in a Llama the cosines and
           sines of the rotation; fused, one fp32 number for each row of the attention matrix.
         * `attention_matrix`: only with "math", the output of the softmax, `heads * length` numbers per token.
         * `mlp`: the inputs and outputs of each function in it: eight widths, or four times `hidden`.
         * `matrices`: only with "selective", the results of every second matrix multiplication.
 
-    Raises ValueError for an unknown checkpointing or attention.
+    Raises ValueError for an unknown checkpointing, attention or kind of norms.
     """
     check_known("checkpointing", checkpointing, CHECKPOINTING)
     check_known("attention", attention, ATTENTION)
+    check_known("norms", norms, NORMS)
     tokens, width = rows * length, shape.width
     found = {"input": word * width * tokens // tensor}
     if checkpointing == "block":
@@ -78,7 +83,7 @@ def kept_by_a_block(
         of_attention["attention"] += 2 * word * (width // shape.heads) * length
     if attention == "math":
         of_attention["attention_matrix"] = word * shape.heads * length * tokens // tensor
-    numbers_a_row = 4 if shape.kind == "gpt" else 2
+    numbers_a_row = (4 if shape.kind == "gpt" else 2) + 2 * width * (norms == "unfused")
     return found | {
         "norms": 2 * word * width * tokens + (word * width + numbers_a_row * FP32_BYTES) * tokens // tensor,
         **of_attention,
@@ -86,9 +91,11 @@ def kept_by_a_block(
     }
 
 
-def kept_at_the_end(shape: Architecture, rows: int, length: int, word: int, tensor: int = 1) -> int:
+def kept_at_the_end(
+    shape: Architecture, rows: int, length: int, word: int, *, norms: str = "fused", tensor: int = 1
+) -> int:
     """Bytes that the last norm and the output keep: the input of each, and the norm's statistics per row."""
-    numbers_a_row = 2 if shape.kind == "gpt" else 1
+    numbers_a_row = (2 if shape.kind == "gpt" else 1) + shape.width * (norms == "unfused")
     tokens = rows * length
     return word * shape.width * tokens + (word * shape.width + numbers_a_row * FP32_BYTES) * tokens // tensor
 

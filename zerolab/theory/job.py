@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from zerolab import catalog
 from zerolab.catalog import Architecture, Gpu, Link
 from zerolab.names import check_count, check_divides, check_fraction, check_known
-from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS
+from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, NORMS
 from zerolab.theory.forms import BYTES_PER_PARAMETER, MOMENTS
 from zerolab.theory.schemes import STAGES
 
@@ -23,6 +23,7 @@ OPTIONS = {
     "checkpointing": CHECKPOINTING,
     "scheme": STAGES,
     "attention": ATTENTION,
+    "norms": NORMS,
     "logits": LOGITS,
     "moments": MOMENTS,
     "offload": (False, True),  # "no" would count as True
@@ -73,6 +74,7 @@ class Job:
     checkpointing: str = "none"
     scheme: str = "zerolab"
     attention: str = "fused"
+    norms: str = "fused"
     logits: str = "own"
     moments: str = "fp32"
     offload: bool = False
@@ -93,12 +95,15 @@ class Job:
         for option, (name, why) in _NOT_MEGATRONS.items():
             if self.scheme == "megatron" and getattr(self, option) == name:
                 raise ValueError(f"{option} is {name!r}, which Megatron does not have: {why}")
+        if self.norms == "unfused" and self.shape.kind == "gpt":
+            raise ValueError(f"norms is 'unfused', and {self.shape.name} has layer norms: choose norms='fused'")
         self.gpu.rate(self.precision)
         for name, words in _COUNTS.items():  # 8.0 is a count, but in a title it is 8
             object.__setattr__(self, name, check_count(words, getattr(self, name)))
         object.__setattr__(self, "length", self.shape.checked_length(self.rows, self.length))
         if self.utilisation is not None:
             check_fraction("utilisation", self.utilisation)
+            object.__setattr__(self, "utilisation", float(self.utilisation))  # a table holds no number of NumPy's
         # Tensor parallelism has to come out even, and must not leave the node.
         heads, in_a_node = self.shape.kv_heads or self.shape.heads, min(self.world_size, self.gpus_per_node)
         for what, count in (("GPUs", self.world_size), ("GPUs of a node", in_a_node), ("heads", heads)):

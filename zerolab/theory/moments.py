@@ -76,13 +76,16 @@ class _Step:
         # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
         self.waiting = word * shape.vocabulary * shape.width / tensor
         batch = job.rows, job.length // job.context, word
-        keeps = partial(kept_by_a_block, shape, *batch, attention=job.attention, tensor=tensor)
+        keeps = partial(kept_by_a_block, shape, *batch, attention=job.attention, norms=job.norms, tensor=tensor)
         self.kept, self.inside = sum(keeps(checkpointing=job.checkpointing).values()), sum(keeps().values())
         in_place = job.scheme == "megatron"
         self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor, in_place=in_place)
-        self.end = kept_at_the_end(shape, *batch, tensor)
+        self.end = kept_at_the_end(shape, *batch, norms=job.norms, tensor=tensor)
         # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
         self.through = word * shape.width * job.tokens
+        if job.norms == "unfused" and job.checkpointing != "none" and word < FP32_BYTES:
+            # The checkpoint has the block's input, the first norm a copy of it in fp32.
+            self.inside += round(self.through)
         self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
         # What a second shard has of a block, and the keys and values of whole rows, which torch's ring gathers at once;
         # their gradients go round in fp32, received beside what is sent.

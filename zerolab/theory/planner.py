@@ -159,6 +159,7 @@ def plan(
     checkpointing: str = "none",
     scheme: str = "zerolab",
     attention: str = "fused",
+    norms: str = "fused",
     logits: str = "own",
     gpu: str = "h100",
     kernels: str = "eager",
@@ -187,6 +188,8 @@ def plan(
         scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20, but that zero3 updates
             no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; bytes alone change: seconds are those of "fused".
+        norms: a Llama's, "fused", or "unfused", as in Hugging Face's code if no kernel, such as Liger's, replaces them;
+            bytes alone change, as above.
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
             do), by one kernel ("flash", flash-attn's; Megatron's own takes the place of these three), or by a fused
             linear cross-entropy ("fused", Liger's), which stores no logits; bytes alone change, as above.
@@ -216,12 +219,12 @@ def _asked(
     if not isinstance(model, str | Architecture):
         raise TypeError(f"the model is {model!r:.60}: give a name of the catalog, such as '7b', or a shape")
     bandwidth, utilisation = options["bandwidth"], options["utilisation"]
-    numbers = {"memory": memory, "bandwidth": bandwidth, "utilisation": utilisation, "length": length}
-    for name, value in numbers.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Real)):
-            raise TypeError(f"{name} is {value!r}: pass a number")
+    for name, value in {"utilisation": utilisation, "length": length}.items():
+        if value is not None:
+            check_number(name, value)
     if bandwidth is not None:
         check_size("bandwidth", bandwidth, "bytes a second", "50 GB/s is 50e9")
+        options["bandwidth"] = float(bandwidth)
         network = NETWORK  # whichever: nothing is sent over it
     shape, device = catalog.architecture(model) if isinstance(model, str) else model, catalog.gpu(gpu)
     length = shape.context if length is None else length
@@ -237,10 +240,17 @@ def usable(memory: float) -> float:
             f"the memory is {memory / 1e9:.3g} GB, and CUDA itself takes {catalog.CONTEXT_BYTES / 1e9:.3g} GB of it: "
             "give all that the GPU has"
         )
-    return memory - catalog.CONTEXT_BYTES
+    return float(memory) - catalog.CONTEXT_BYTES  # NumPy's would compare to NumPy's bools
+
+
+def check_number(name: str, value: object) -> None:
+    """Raises TypeError for "80GB", and for what is no number either."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {value!r}: pass a number")
 
 
 def check_size(name: str, value: float, unit: str, example: str) -> None:
     """Raises ValueError for less than a million: who writes 80 means gigabytes, and would be told of 8e-08 GB."""
+    check_number(name, value)
     if not value >= LEAST:
         raise ValueError(f"the {name} is {value!r}: it is in {unit}, at least a million ({example})")

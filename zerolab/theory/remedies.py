@@ -1,10 +1,10 @@
 """What to try where a model does not fit, in the order in which people try it, what it saves and costs. No torch.
 
-First come a kernel in place of attention's matrix, a line of code and some computing (checkpointing), smaller
-micro-batches, of which each keeps the gradients of those before, and a loss without stored logits; then what touches
-the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each matrix within a
-node, each row); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first three, keeps them,
-and adds the others one by one and all together.
+First come kernels in place of attention's matrix and of norms, a line of code and some computing (checkpointing),
+smaller micro-batches, of which each keeps the gradients of those before, and a loss without stored logits; then what
+touches the optimizer (8 bits, main memory); then other ways to divide (all ranks instead of a node's, each matrix
+within a node, each row); at the end, more GPUs. `changes` has them one by one; `ladder` begins with the first three,
+keeps them, and adds the others one by one and all together.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from zerolab.theory.activations import CHECKPOINTING
 from zerolab.theory.job import Job
 from zerolab.theory.moments import peak
 
-MOST_GPUS = 2**20  # that are tried
+MOST_GPUS, MOST_ROWS = 2**20, 2**40  # that are tried
 LESS: dict[str, dict[Any, tuple[Any, ...]]] = {
     "attention": {"math": ("fused",)},
+    "norms": {"unfused": ("fused",)},
     "checkpointing": {"none": CHECKPOINTING[1:], "selective": CHECKPOINTING[2:]},
     "logits": {"own": ("fused",), "fp32": ("fused",), "flash": ("fused",)},
     "moments": {"fp32": ("8-bit",)},
@@ -56,22 +57,21 @@ def _written(name: str, value: Any) -> str:
 def changes(job: Job, usable: float, stage: str) -> Iterator[Job]:
     """The job with one change that saves memory, in the order in which it is tried; of rows the most that fit."""
     now = needs(job, stage)
-    tried = [*_less(job, stage, "attention", "checkpointing"), *_fewer_rows(job, usable, stage)]
+    tried = [*_less(job, stage, "attention", "norms", "checkpointing"), *_fewer_rows(job, usable, stage)]
     tried += [*_less(job, stage, *OPTIMIZER, *DIVIDED), *_possible(job, world_size=2 * job.world_size)]
     yield from (other for other in tried if needs(other, stage) < now)
 
 
 def _fewer_rows(job: Job, usable: float, stage: str) -> Iterator[Job]:
     """The job with fewer rows at once, and more micro-batches, so that a step has as many rows: the most that fit."""
+    if job.rows == 1:
+        return
+    # Fewer of them never need more, so the most that fit are found by halving.
+    fewer = range(1, min(job.rows, MOST_ROWS))
+    most = bisect_left(fewer, True, key=lambda rows: needs(replace(job, rows=rows, micro_batches=2), stage) > usable)
     together = job.rows * job.micro_batches
-    fewer = [
-        replace(job, rows=rows, micro_batches=together // rows)
-        for rows in range(job.rows - 1, 0, -1)
-        if together % rows == 0
-    ]
-    # Fewer of them never need more, so the first that fits is found by halving.
-    fits = bisect_left(fewer, True, key=lambda other: needs(other, stage) <= usable)
-    yield from fewer[fits:][:1] or fewer[-1:]
+    rows = next(rows for rows in range(max(most, 1), 0, -1) if together % rows == 0)
+    yield replace(job, rows=rows, micro_batches=together // rows)
 
 
 def _possible(job: Job, **changed: Any) -> list[Job]:
@@ -92,7 +92,7 @@ def _less(job: Job, stage: str, *options: str) -> Iterator[Job]:
 def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
     """Jobs to try until one fits: the first three things alone, then one thing after the other."""
     for other in changes(job, usable, stage):
-        if (other.attention, other.checkpointing, other.rows) != (job.attention, job.checkpointing, job.rows):
+        if any(getattr(other, name) != getattr(job, name) for name in ("attention", "norms", "checkpointing", "rows")):
             yield other
     a_row = {"rows": 1, "micro_batches": job.rows * job.micro_batches}
     least = _all(job, stage, {"checkpointing": CHECKPOINTING[-1]}, {"attention": "fused"}, a_row)

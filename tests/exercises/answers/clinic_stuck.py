@@ -264,3 +264,35 @@ def right_zeros_for_every_unit_beforehand(units, backwards, optimizer_cls, rank,
         for number, unit in enumerate(units):
             all_gather(unit, name=f"unit {number}").wait()
     return optimizer
+
+
+def wrong_zeros_as_large_as_the_last_unit(units, backwards, optimizer_cls, rank, world_size):
+    """`zero1` failed: rank"""
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        there = dict(backward)
+        for number in reversed(range(len(units))):
+            gradient = there.get(number, torch.zeros_like(units[-1]))
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}").wait()
+    return optimizer
+
+
+def wrong_zeros_as_large_as_the_unit_before(units, backwards, optimizer_cls, rank, world_size):
+    """`zero1` failed: rank"""
+    mine = [unit.chunk(world_size)[rank] for unit in units]
+    optimizer = optimizer_cls(mine)
+    for backward in backwards:
+        there, gradient = dict(backward), None
+        for number in reversed(range(len(units))):
+            gradient = there[number] if number in there else torch.zeros_like(gradient)
+            reduce_scatter(gradient, name=f"unit {number}").wait()
+            mine[number].grad = gradient.chunk(world_size)[rank].div_(world_size)
+        optimizer.step()
+        for number, unit in enumerate(units):
+            all_gather(unit, name=f"unit {number}").wait()
+    return optimizer

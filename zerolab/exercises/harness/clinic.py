@@ -111,8 +111,11 @@ def examine(cluster: "Cluster", exercise_id: str) -> Patient:
     if not isinstance(targets, TrainingTargets):
         raise TypeError(f"{exercise_id} does not train, so there is nothing to record")
     setup = targets.setup(SEED, cluster.world_size)
-    # One is enough for a picture, and the check has them all.
-    setup = dataclasses.replace(setup, skippers=setup.skippers[1:2])
+    if setup.skippers:
+        # One is enough for a picture, and the check has them all. The units are alike here: of some that are not, the
+        # report would say what the picture shows.
+        alike = setup.widths[:1] * len(setup.widths)
+        setup = dataclasses.replace(setup, skippers=setup.skippers[1:2], widths=alike)
     configs = [RunConfig(targets.shape, optimizer, targets.stage) for optimizer in ("adam", "sgd")]
     recording = _recorded(cluster, _run_broken, exercise_id, setup, configs[0])
     hangs = recording.results is None

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from textwrap import indent
 
+from zerolab.exercises.harness.limit import MOST_BYTES
 from zerolab.lessons.errors import without_volatile
 from zerolab.runtime.faults import CollectiveHang, RankError, whereabouts
 
@@ -20,8 +21,8 @@ def in_words(error: RankError, name: str) -> str:
         return (
             f"`{name}` hangs. {what}\n\nEvery rank must call the same collectives in the same order, and wait for each."
         )
-    if late := _out_of_time(error, name):
-        return late
+    if unlimited := _out_of_time(error, name) or _out_of_memory(error, name):
+        return unlimited
     if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
         said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
@@ -58,6 +59,17 @@ def _out_of_time(error: RankError, name: str) -> str:
             "`except:` catches everything."
         )
     return ""
+
+
+def _out_of_memory(error: RankError, name: str) -> str:
+    """Where an answer asked for more memory than it gets; empty if it did not."""
+    # Of Python, NumPy and torch.
+    if not ((error.exception or "").endswith("MemoryError") or "can't allocate memory" in error.said):
+        return ""
+    return (
+        f"`{name}` asked for more memory on rank {error.rank} than there is for an answer, {MOST_BYTES / 1e9:g} GB; a "
+        f"right one takes far less. It was stopped here:\n{indent(error.frames, '  ')}"
+    )
 
 
 def _main_thread(dump: str) -> str:

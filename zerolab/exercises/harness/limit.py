@@ -1,16 +1,19 @@
-"""An answer that never ends is ended, on the rank that runs it."""
+"""An answer that never ends is ended, on the rank that runs it, and one that takes too much memory gets no more."""
 
 import faulthandler
 import math
+import mmap
 import signal
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from zerolab.runtime.handover import CRASH
 
+MOST_BYTES = 2_000_000_000  # of memory that an answer may take on a rank; a right one takes less than a hundredth
 GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
 
 
@@ -24,7 +27,7 @@ def at_most(seconds: float) -> Iterator[None]:
 
     An answer that goes on all the same, because a bare `except:` has caught that, ends with its process: a second
     alarm kills it, and the signal tells the driver what it was. So does one that is in a call into C, in which
-    Python hands over no alarm.
+    Python hands over no alarm. What it asks for beyond MOST_BYTES is refused, as by a machine that has no more.
     """
     if math.isinf(seconds):
         yield
@@ -46,13 +49,31 @@ def at_most(seconds: float) -> Iterator[None]:
     others_first.daemon = True
     others_first.start()
     try:
-        yield
+        with _little_memory():
+            yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         others_first.cancel()
         others_first.join()
         faulthandler.cancel_dump_traceback_later()
         signal.signal(signal.SIGALRM, before)
+
+
+@contextmanager
+def _little_memory() -> Iterator[None]:
+    """Within it, this process gets MOST_BYTES more than it has. Only on Linux: no other system counts as it should."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource  # not at the top: a browser's Python has none
+
+    most = int(Path("/proc/self/statm").read_text().split()[5]) * mmap.PAGESIZE + MOST_BYTES
+    before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (most if before == resource.RLIM_INFINITY else min(most, before), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
 
 
 def _waits() -> bool:

@@ -89,7 +89,8 @@ class Setup:
         """The model's outputs for one rank's batch of one step, and their loss."""
         outputs, targets = self.batch(step, rank)
         for number, block in enumerate(model):
-            outputs = outputs if number == self.skipped(step, rank) else block(outputs)
+            skips = number == self.skipped(step, rank)
+            outputs = as_wide(outputs, self.widths[number + 1]) if skips else block(outputs)
         return outputs, nn.functional.mse_loss(outputs, targets)
 
 
@@ -102,8 +103,6 @@ def draw(seed: int, world_size: int, units: bool = False, batches: str = "even")
         widths = tuple(dice.randrange(60, 71) for _ in range(8 if world_size == 3 else 7))
     else:
         widths = dice.randrange(60, 90), dice.randrange(110, 150), dice.randrange(60, 90)
-    if batches == "skipping":  # the units before and after the one that is left out must fit
-        widths = widths[:1] * len(widths)
     # Every rank skips a unit of its own, so that an answer fails which handles one rank only.
     skippers = tuple(range(world_size)) if batches == "skipping" else ()
     return Setup(dice.randrange(2**31), widths, dice.randrange(3, 7), units, batches, skippers)
@@ -293,6 +292,14 @@ class TestBed:
 
 def _tensors_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [tensor for group in optimizer.param_groups for tensor in group["params"]]
+
+
+def as_wide(tensor: torch.Tensor, width: int) -> torch.Tensor:
+    """A [rows, any] tensor as [rows, width], cut or with zeros at the end: what goes on where a unit is left out.
+
+    Of the outputs' gradient it gives that of the inputs, where `width` is theirs.
+    """
+    return nn.functional.pad(tensor, (0, width - tensor.shape[-1]))
 
 
 def is_there(tensor: torch.Tensor) -> bool:

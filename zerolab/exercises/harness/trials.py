@@ -18,7 +18,7 @@ from zerolab.exercises.harness.outside import memory_outside_of_torch
 from zerolab.exercises.harness.plain import kind_of
 from zerolab.exercises.harness.rungs import RUNGS, Parts
 from zerolab.exercises.harness.settings import settings_restored
-from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed, values_of
+from zerolab.exercises.harness.testbed import OPTIMIZERS, STEPS, Noted, Setup, TestBed, as_wide, values_of
 from zerolab.exercises.harness.unit import ShardedUnit, Unit
 from zerolab.runtime.observers import tell
 
@@ -113,11 +113,14 @@ def _backward(answer: Callable[..., Any], bed: TestBed, optimizer: str) -> Any:
 
     def backward(step: int) -> Iterator[tuple[int, torch.Tensor]]:
         inputs, loss_gradient = _batch(bed, step)
-        passed = [n for n in range(len(bed.flats)) if n != bed.setup.skipped(step, bed.rank)]
-        for number in passed:
-            inputs = bed.flats[number].forward(inputs)
+        widths, skipped = bed.setup.widths, bed.setup.skipped(step, bed.rank)
+        for number, unit in enumerate(bed.flats):
+            inputs = as_wide(inputs, widths[number + 1]) if number == skipped else unit.forward(inputs)
         output_gradient = loss_gradient(inputs)
-        for number in reversed(passed):
+        for number in reversed(range(len(bed.flats))):
+            if number == skipped:
+                output_gradient = as_wide(output_gradient, widths[number])
+                continue
             output_gradient, gradient = bed.flats[number].backward(output_gradient)
             # A generator keeps alive what it has a name for while the answer runs: the gradient could not be freed.
             handed = [gradient]

@@ -1,0 +1,185 @@
+"""No sentence of the player says what the recording's own events do not say."""
+
+import pytest
+import torch
+from showing import state
+
+from zerolab import Cluster
+
+pytestmark = pytest.mark.browser
+PLAYER = "window.zerolabPlayers[0]"
+STAGES = ["ddp", "zero1", "zero2", "zero3", "fsdp2"]
+
+
+def beats_of(tab, recording):
+    """The beats, each with the events that it is made of."""
+    known = {(event.rank, event.seq): event for event in recording.events}
+    told = tab.evaluate(
+        f"{PLAYER}.beats.list.map((b) => ({{ kind: b.kind, act: b.act, caption: b.caption, unit: b.units[0]?.name, "
+        f"places: b.places.map((i) => [{PLAYER}.model.event(i).rank, {PLAYER}.model.event(i).seq]) }}))"
+    )
+    return [beat | {"events": [known[rank, seq] for rank, seq in beat["places"]]} for beat in told]
+
+
+def held_next(recording, event, category):
+    """The elements of its unit that the rank holds after the next change behind an event; now, if there is none."""
+    holds = [
+        one
+        for one in recording.rank(event.rank).events
+        if (one.op, one.category, one.unit) == ("hold", category, event.unit)
+    ]
+    return next((one.held for one in holds if one.seq > event.seq), holds[-1].held)
+
+
+def says_a_collective(recording, beat):
+    ranks, padded = recording.world_size, {unit.name: unit.padded for unit in recording.units}
+    ops, caption = {event.op for event in beat["events"]}, beat["caption"]
+    if {event.unit for event in beat["events"]} != {beat["unit"]}:
+        return False
+    if f"its {ranks} shards are gathered, so every rank has all of it" in caption:
+        # FSDP2 frees the first tensors of a unit while the last are still in use.
+        whole = all(held_next(recording, event, "parameters") > 0.99 * padded[event.unit] for event in beat["events"])
+        return ops == {"all_gather"} and whole
+    if "each owner sends its new parameters to all other ranks" in caption:
+        return ops == {"all_gather"} and all(
+            any(other.kind == "optimizer" and other.step == event.step for other in before)
+            for event in beat["events"]
+            for before in [recording.rank(event.rank).events[: event.seq]]
+        )
+    if "gradients are added up, each part on the rank that owns it" in caption:
+        return ops == {"reduce_scatter"}
+    return "gradients are added up, and all ranks get the sum" in caption and ops == {"all_reduce"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_beat_says_what_its_own_events_did(recordings, show, stage):
+    recording = recordings[stage]
+    every = set(range(recording.world_size))
+    beats = beats_of(show(recording, story=True), recording)
+    for beat in beats:
+        ranks, caption = {event.rank for event in beat["events"]}, beat["caption"]
+        assert beat["kind"] == "keep" or ranks == every, caption
+        if beat["kind"] == "collective":
+            assert says_a_collective(recording, beat), caption
+        if beat["kind"] == "compute":
+            what = "the forward" if beat["events"][0].op == "forward" else "gradients"
+            assert caption.casefold() == f"{beat['unit']}: every rank computes {what} of its own batch.".casefold()
+        if beat["kind"] == "update":
+            all_of_it = sum(unit.padded for unit in recording.units)
+            kept = {}
+            for one in recording.ranks[0].events:
+                if one.op == "hold" and one.category == "optimizer_state":
+                    kept[one.unit] = one.held
+            assert ("quarter" in caption) == (4 * sum(kept.values()) == all_of_it), caption
+    assert {"collective", "update"} < {beat["kind"] for beat in beats}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_each_event_says_its_own_unit_and_numbers(recordings, show, stage):
+    recording = recordings[stage]
+    known = {(event.rank, event.seq): event for event in recording.events}
+    tab = show(recording)
+    told = tab.evaluate(
+        f"{PLAYER}.events.filter((e) => e.step === 2 && e.rank === 1).map(({{ index, rank, seq }}) => "
+        f"{{ {PLAYER}.goto(index); return [rank, seq, {PLAYER}.state().caption]; }})"
+    )
+    for rank, seq, caption in told:
+        event = known[rank, seq]
+        assert caption.startswith(f"Rank {rank}")
+        if "at its peak" in caption:
+            continue
+        assert event.unit is None or event.unit in caption, caption
+        if event.kind == "collective" and event.parent is None:
+            figures = [f"#{event.number}", f"sent {event.logical_bytes:,} byte", f"{event.numel:,} element"]
+            assert all(figure in caption for figure in figures), caption
+        if event.kind == "collective" and event.peer is not None:
+            assert all(figure in caption for figure in (f"rank {event.peer}", f"{event.numel:,} element")), caption
+        if event.op == "hold":
+            assert f"{event.held:,}" in caption or not event.held or "all " in caption, caption
+    assert len(told) > 50
+    assert state(tab)["caption"] == told[-1][2]
+
+
+@pytest.fixture(scope="module")
+def two():
+    with Cluster(world_size=2, device="cpu") as cluster:
+        yield cluster
+
+
+def stories(tab):
+    story = f"{PLAYER}.story"
+    return set(tab.evaluate(f"{story}.acts.map((_, i) => {story}.tell(i))"))
+
+
+def one_step(optimizer):
+    import torch.distributed as dist
+
+    from zerolab import Zero1, models
+
+    engine = Zero1(models.build("mlp-odd"), optimizer, lr=1e-3)
+    [batch] = models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 1)
+    engine.training_step(*batch, models.loss)
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
+def test_what_a_rank_updates_is_told_from_a_single_step_and_without_optimizer_state_too(two, show, optimizer):
+    told = stories(show(two.record(one_step, optimizer)))
+    (update,) = [text for text in told if text.startswith("Update")]
+    assert update.startswith("Update: each rank updates only the 1/2 that it owns")
+    (after,) = [text for text in told if text.startswith("After")]
+    assert "each rank sends the 1/2 that it updated to all others" in after
+
+
+def as_many_steps_as_the_rank_says():
+    import torch.distributed as dist
+
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(1 + dist.get_rank()):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+def all_steps_are_skipped():
+    import torch.distributed as dist
+
+    from zerolab import Zero2, models
+
+    engine = Zero2(models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3, precision="fp16")
+    for inputs, targets in models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), 2):
+        engine.training_step(inputs, targets, lambda outputs, wanted: 1e9 * models.loss(outputs, wanted))
+
+
+def activations_go_from_rank_to_rank():
+    import torch.distributed as dist
+
+    class Stage(torch.nn.Linear):
+        def forward(self, inputs):
+            if dist.get_rank():
+                dist.recv(inputs, 0)
+                return super().forward(inputs)
+            outputs = super().forward(inputs)
+            dist.send(outputs.detach(), 1)
+            return outputs
+
+    model = Stage(4, 4)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+
+
+def test_an_update_that_one_rank_makes_is_not_told_of_all(two, show):
+    recording = two.record(as_many_steps_as_the_rank_says)
+    told = [beat["caption"] for beat in beats_of(show(recording), recording) if beat["kind"] == "update"]
+    assert told[1:] == ["Update: rank 1 alone changes its parameters."]
+
+
+def test_where_no_update_was_made_nothing_is_said_of_what_lasts_until_it(two, show):
+    (backward,) = [text for text in stories(show(two.record(all_steps_are_skipped))) if text.startswith("Backward")]
+    assert backward.endswith("added up over the ranks, each part on its owner.")
+
+
+def test_a_forward_that_sends_activations_is_not_told_to_send_nothing(two, show):
+    (forward,) = [text for text in stories(show(two.record(activations_go_from_rank_to_rank))) if "Forward" in text]
+    assert "nothing is sent" not in forward

@@ -1,0 +1,112 @@
+// What is said of a beat: who does what, with which unit; of one that broke off, on which ranks.
+
+import { grouped } from "./derived.js";
+import { atStart, capital, count, exact, spoken, words } from "./format.js";
+import { part } from "./questions.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Story } from "./story.js"
+ * @import { Beat } from "./types.d.ts"
+ */
+
+/**
+ * Ranks by their number, or of several how many.
+ * @param {Set<number>} ranks
+ */
+const whom = (ranks) => (ranks.size === 1 ? `rank ${[...ranks][0]}` : count(ranks.size, "rank"));
+
+/**
+ * The caption of a beat.
+ * @param {Beat} beat @param {Model} model @param {Story} story
+ */
+export function telling(beat, model, story) {
+  const all = beat.units.length > 1 && beat.units.length === model.units.length;
+  const unit = all ? "All units" : beat.units.map(({ name }) => spoken(name)).join(", ");
+  const never = endless(beat, model);
+  if (beat.kind === "keep") return story.tell(beat.first);
+  if (beat.kind === "update") {
+    const { own, uneven, trained, whole, alike } = story;
+    const owned = uneven ? "what" : `the ${part(own).replace("a ", "")} that`;
+    if (own) return `Update: each rank changes only ${owned} it owns${whole}.`;
+    const [who, does, whose] = doing(beat, model, "changes", "change");
+    if (who === "the rank") return `Update: the rank changes ${trained}.`;
+    return `Update: ${who} ${does} ${who === "every rank" ? trained + alike : `${whose} parameters`}.`;
+  }
+  if (beat.kind === "compute") {
+    const [who, does, whose] = doing(beat, model, "computes", "compute");
+    const what = beat.op === "backward" ? "gradients" : "the forward";
+    return atStart(`${unit}: ${who} ${does} ${what} of ${whose} own batch.${never}`);
+  }
+  const numel = model.columns.numel[beat.places[0]];
+  const does = `${differing(beat, model) || sending(beat, model, never !== "")}.${never}`;
+  if (beat.op === "barrier") return capital(does);
+  return atStart(`${unit || count(numel, "element")}: ${does}`);
+}
+
+/**
+ * That a beat never ended, and on which of its ranks; "" where it did on all.
+ * @param {Beat} beat @param {Model} model
+ */
+function endless({ places }, { cut, columns }) {
+  const ranks = new Set(places.map((i) => columns.rank[i]));
+  const broken = new Set(places.filter((i) => cut.has(i)).map((i) => columns.rank[i]));
+  if (!broken.size) return "";
+  return broken.size === ranks.size ? " It never ended." : ` It never ended on ${whom(broken)}.`;
+}
+
+/**
+ * Who does it, the verb, and whose batch: where a run broke off, or ranks have parts of a model, not all do.
+ * @param {Beat} beat @param {Model} model @param {string} one @param {string} several
+ */
+function doing({ places }, { worldSize, ofRank, columns }, one, several) {
+  const done = new Set(places.map((i) => columns.rank[i]));
+  const isAll = done.size === ofRank.filter(({ length }) => length).length;
+  if (isAll) return [worldSize === 1 ? "the rank" : "every rank", one, "its"];
+  if (done.size === 1) return [`rank ${[...done][0]} alone`, one, "its"];
+  return [`${exact(done.size)} of ${exact(worldSize)} ranks`, several, "their"];
+}
+
+/**
+ * Who called what, where ranks called different collectives; "" where they agree.
+ * @param {Beat} beat @param {Model} model
+ */
+function differing({ places }, { columns, payload }) {
+  const called = grouped(places, (i) => words(payload.words[columns.op[i] - 1]));
+  const told = [...called].map(([op, of]) => `${op} on ${whom(new Set(of.map((i) => columns.rank[i])))}`);
+  return called.size > 1 ? told.join(", ") : "";
+}
+
+/**
+ * What a collective does, in words; of one that is broken off, which one it is.
+ * @param {Beat} beat @param {Model} model @param {boolean} isBroken
+ */
+function sending({ op, act, places }, model, isBroken) {
+  const { group } = model.event(places[0]);
+  const ranks = group?.length ?? model.worldSize;
+  const whole = !model.units.length;
+  const some = ranks < model.worldSize;
+  const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
+  const others = some ? "the others of its group" : "all other ranks";
+  if (isBroken && op !== "barrier") return `${words(op)} between ${exact(ranks)} ranks`;
+  if (op === "all_gather" && act === "share") return `each owner sends its new parameters to ${others}`;
+  if (op === "all_gather")
+    return whole
+      ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
+      : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
+  if (op === "reduce_scatter")
+    return whole
+      ? `each rank gets the sum${theirs} of its own part`
+      : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
+  if (op === "all_reduce")
+    return whole || some
+      ? `${whole ? "" : "gradients are "}added up over ${whose}, which all get the sum`
+      : "gradients are added up, and all ranks get the sum";
+  if (op === "all_to_all" && act === "update")
+    return "rows of whole matrices travel to the rank that works out their update, or back from it";
+  if (op === "broadcast")
+    return act === "share"
+      ? `the owners send their new parameters to all${theirs}`
+      : `one rank sends its values to all others${theirs}`;
+  return op === "barrier" ? `${whose} wait for each other` : `${words(op)} between ${exact(ranks)} ranks`;
+}
