@@ -265,6 +265,8 @@ test("where some units are whole on all ranks, each is said to change them besid
 test("the only rank changes all parameters, and nobody speaks of others", () => {
   const update = { rank: 0, t_start: 100, t_end: 110, kind: "optimizer", op: "step", phase: "step", step: 1 };
   const { list } = beatsOf(payloadOf([pass(0, 10, 100), update]));
+  const broken = beatsOf(payloadOf([pass(0, 10, 100), update], { cut: 110 })).list.at(-1);
+  assert.equal(broken.caption, `${list.at(-1).caption} It never ended.`);
   assert.equal(list.at(-1).caption, "Update: the rank changes all parameters.");
 });
 

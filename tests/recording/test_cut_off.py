@@ -1,7 +1,9 @@
 """A run that fails or never ends still says what its ranks did until then."""
 
 import os
+import re
 import signal
+from datetime import timedelta
 
 import pytest
 import torch
@@ -109,6 +111,70 @@ def test_a_wait_that_fails_as_its_peer_is_gone_never_ends_and_a_recording_says_w
     raised.save(tmp_path / "raised.json")
     for rank in Recording.load(tmp_path / "raised.json").ranks:
         assert rank.info.cut_ns == max(event.t_end for event in rank.events)
+
+
+def what_was_caught(_engine):
+    """Caught and left behind: a forward, a backward, an update, and a wait that failed; sent and over: a message."""
+
+    def refuse(*_):
+        raise ArithmeticError("enough")
+
+    rank = dist.get_rank()
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters())
+    with pytest.raises(ArithmeticError), model[1].register_forward_hook(refuse):
+        model(torch.ones(1, 2))
+    out = model(torch.ones(1, 2))
+    out.register_hook(refuse)
+    with pytest.raises(ArithmeticError):
+        out.sum().backward()
+    with pytest.raises(ArithmeticError):
+        optimizer.step(refuse)
+    if rank == 0:
+        late = dist.barrier(async_op=True)
+        with pytest.raises(RuntimeError):
+            late.wait(timedelta(seconds=0.1))
+        dist.send(torch.ones(1), 1)
+        late.wait()
+    else:
+        dist.recv(torch.ones(1), 0)
+        dist.barrier()
+    message = torch.ones(1)
+    kept = dist.isend(message, 1) if rank == 0 else dist.recv(message, 0)
+    dist.barrier()
+    raise ValueError(f"enough of {kept}")
+
+
+def test_what_was_caught_has_ended_and_is_not_under_way_when_another_error_ends_the_recording(two):
+    with pytest.raises(RankError, match="enough of") as caught:
+        two.record(train_then, what_was_caught)
+    for rank in caught.value.recording.ranks:
+        assert [(event.kind, event.op) for event in cut(rank)] == []
+        assert rank.info.cut_ns >= max(event.t_end for event in rank.events)
+
+
+def wait_that_fails_in_handling_an_error(_engine):
+    try:
+        next(iter([]))
+    except StopIteration:
+        if dist.get_rank() == 0:
+            dist.barrier(async_op=True).wait(timedelta(seconds=0.1))
+
+
+def test_a_wait_that_failed_within_the_handling_of_an_error_is_under_way_too(two):
+    with pytest.raises(RankError) as caught:
+        two.record(train_then, wait_that_fails_in_handling_an_error)
+    assert [(event.kind, event.op) for event in cut(caught.value.recording.ranks[0])] == [
+        ("collective", "barrier"),
+        ("wait", "barrier"),
+    ]
+
+
+def test_of_an_older_file_what_ends_with_the_last_wait_was_cut_off(hang, tmp_path):
+    hang.save(tmp_path / "older.json")
+    text, before = (tmp_path / "older.json").read_text(), [rank.info.cut_ns for rank in hang.ranks]
+    (tmp_path / "older.json").write_text(re.sub(r',?"cut_ns":\d+', "", text))
+    assert [rank.info.cut_ns for rank in Recording.load(tmp_path / "older.json").ranks] == before
 
 
 def test_a_run_to_its_end_is_not_cut_off(two):

@@ -1,5 +1,7 @@
 """How long a step took and for how much of it a rank was blocked."""
 
+from dataclasses import replace
+
 import pytest
 
 from zerolab.recording.events import Event, RankInfo, RankRecording
@@ -15,12 +17,12 @@ def event(seq, kind, start, end, device=None, *, stream="compute", **more):
     return Event(0, seq, MS * start, MS * end, 1, "forward", kind, "forward", **on_device, **more)
 
 
-def recorded(*events):
-    return Recording.merge([RankRecording(0, 1, events, {}, (), RankInfo(started_ns=0, steps=1))])
+def recorded(*events, world_size=1):
+    return Recording.merge([RankRecording(0, world_size, events, {}, (), RankInfo(started_ns=0, steps=1))])
 
 
-def row(*events):
-    table = recorded(*events).times()
+def row(*events, world_size=1):
+    table = recorded(*events, world_size=world_size).times()
     return {name.removesuffix("_ms"): value for name, value in table.rows[0].items()}
 
 
@@ -60,8 +62,14 @@ def test_a_collective_on_the_compute_stream_blocks_it():
 
 def test_where_a_wait_was_not_seen_nothing_is_said_of_it():
     events = (event(0, "module", 0, 9), event(1, "collective", 1, 6))
-    assert row(*events) == {"rank": 0, "step": 9, "computing": None, "communication": None, "blocked": None}
+    told = {"rank": 0, "step": 9, "computing": None, "communication": None, "blocked": None}
+    assert row(*events, world_size=2) == told
     assert "-" in str(recorded(*events).times())
+    assert row(*events) == told | {"communication": 5}  # one rank waits for nobody
+
+
+def test_a_barrier_ends_where_it_is_called():
+    assert row(*ON_GPU, replace(event(4, "collective", 20, 23), op="barrier"), world_size=2)["communication"] == 8 + 3
 
 
 def test_waits_for_another_stream_count_where_a_collective_has_no_wait_of_its_own():

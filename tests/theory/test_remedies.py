@@ -47,6 +47,13 @@ def test_remedies_stand_in_the_order_in_which_people_try_them_and_each_says_what
     assert int(times["checkpointing='block'"].rstrip("%")) > 15
 
 
+def test_of_norms_in_several_kernels_the_first_thing_that_fits_has_them_in_one():
+    few = {"model": "llama2-7b", "world_size": 8, "rows": 16, "logits": "fused", "memory": 9e9}
+    fused, unfused = (theory.plan(**few, norms=norms).answer.rpartition("With ")[2] for norms in ("fused", "unfused"))
+    assert unfused.replace("norms='fused', ", "") == fused
+    assert "norms='fused'" in unfused
+
+
 def test_what_a_remedy_costs_is_computed_even_where_a_utilisation_was_quoted():
     quoted, computed = (theory.plan("7b", 8, memory=20e9, rows=4, utilisation=part) for part in (0.4, None))
     assert quoted.remedies.rows == computed.remedies.rows

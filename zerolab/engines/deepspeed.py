@@ -40,7 +40,7 @@ class DeepSpeed0(Native):
 
     stage = "deepspeed-0"
     number: ClassVar[int] = 0
-    cannot: ClassVar[tuple[str, ...]] = ("scalars", "strides", "dtypes", "graphs")
+    cannot: ClassVar[tuple[str, ...]] = ("scalars", "strides", "dtypes")
     instead: ClassVar = {
         "overlap": 'zero_optimization={"overlap_comm": ...}',
         "offload": 'zero_optimization={"offload_optimizer": {"device": "cpu"}}',

@@ -55,7 +55,7 @@ class FSDP1(Native):
 
     stage = "fsdp1"
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "integers", "containers", "ties", "graphs")
+    cannot = ("scalars", "integers", "containers", "ties")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
         "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',
@@ -138,8 +138,10 @@ class FSDP1(Native):
                     "engine.save wrote last"
                 )
             handle._training_state = HandleTrainingState.IDLE
-            handle.reshard(handle.uses_sharded_strategy)  # one rank has nothing to release
-            handle.post_reshard()
+            gathered = getattr(handle.flat_param, "_full_param_padded", None)  # one rank has none
+            if gathered is not None and gathered.untyped_storage().size():  # else a reshard would undo `p.data = ...`
+                handle.reshard(True)
+                handle.post_reshard()
         for module in FullyShardedDataParallel.fsdp_modules(self.model):
             module.training_state = TrainingState.IDLE
 

@@ -30,7 +30,7 @@ class FSDP2(Native):
 
     stage = "fsdp2"
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "strides", "containers", "ties", "dtypes of a unit", "graphs")
+    cannot = ("scalars", "strides", "containers", "ties", "dtypes of a unit")
     instead: ClassVar = {
         "release_after_forward": "reshard_after_forward=",
         "reduce_dtype": "mp_policy=MixedPrecisionPolicy(reduce_dtype=...)",

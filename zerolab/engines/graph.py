@@ -105,21 +105,6 @@ def beside_checkpointing(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def refuse_graph(stage: str, _module: nn.Module, _inputs: Any, outputs: Any) -> None:
-    """A forward hook that refuses a backward with `create_graph=True`, for a system that cannot run through it."""
-
-    def refuse(_gradient: torch.Tensor) -> None:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                f"create_graph=True: {stage} cannot run backwards through a backward: train with ddp, zero1, zero2 or "
-                "zero3"
-            )
-
-    for tensor in tensors_needing_gradient(outputs) if not torch.compiler.is_compiling() else ():
-        if not tensor.is_leaf:
-            tensor.register_hook(refuse)
-
-
 def tensors_needing_gradient(values: Any) -> list[torch.Tensor]:
     """The tensors in a nest of tuples, lists, dicts and dataclasses through which a gradient will come back.
 

@@ -7,7 +7,6 @@ further options have the names that it gives them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -20,7 +19,6 @@ from zerolab.engines.checkpoint import Checkpoints
 from zerolab.engines.checks import check_fits, check_optimizer, check_options
 from zerolab.engines.declared import granule_of
 from zerolab.engines.engine import LossFunction
-from zerolab.engines.graph import refuse_graph
 from zerolab.engines.holdings import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local, whole
 from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, groups_of, partition
@@ -96,9 +94,6 @@ class Native(Explained, Checkpoints):
         self.flats = [PlannedFlat(layout) for layout in layouts]
         self.units = [unit for unit in (find_units(model) if units is None else units) if unit != ROOT]
         check_fits(self.stage, model, self.units, layouts, self.cannot)
-        if "graphs" in self.cannot:
-            for module in [*map(model.get_submodule, self.units), model]:
-                module.register_forward_hook(partial(refuse_graph, self.stage))
         # Where a parameter would lie in the flats of our own engines: pictures and figures speak of those.
         self._slots = {slot.name: (layout.name, slot) for layout in layouts for slot in layout.slots}
         # The keys of the module as the learner wrote it: wrappers add prefixes to them.

@@ -140,12 +140,8 @@ function cutOff(model, event) {
   if (amid) return `was in the middle of ${amid}, ${since} after it began: its recording ends here.`;
   const of = event.parent === null ? event : model.event(event.parent);
   const what = `${numbered(of)}${of.unit ? ` of ${spoken(of.unit)}` : ""}`;
-  if (event.kind === "collective" && event.peer !== null) {
-    const does = /recv/.test(event.op) ? "receiving from" : "sending to";
-    return `was ${does} rank ${event.peer}${of === event ? "" : ` for ${what}`} when its recording ended.`;
-  }
   if (event.kind === "collective" && !model.awaited.has(event.index))
-    return `had begun ${what} ${since} before its recording ended, and not waited for it.`;
+    return `had begun ${what} ${since} before its recording ended; that it was over by then was not seen.`;
   return `waited ${since} in ${what}, which never ended: its recording ends here.`;
 }
 

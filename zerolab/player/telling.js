@@ -28,10 +28,10 @@ export function telling(beat, model, story) {
   if (beat.kind === "update") {
     const { own, uneven, trained, whole, alike } = story;
     const owned = uneven ? "what" : `the ${part(own).replace("a ", "")} that`;
-    if (own) return `Update: each rank changes only ${owned} it owns${whole}.`;
+    if (own) return `Update: each rank changes only ${owned} it owns${whole}.${never}`;
     const [who, does, whose] = doing(beat, model, "changes", "change");
-    if (who === "the rank") return `Update: the rank changes ${trained}.`;
-    return `Update: ${who} ${does} ${who === "every rank" ? trained + alike : `${whose} parameters`}.`;
+    if (who === "the rank") return `Update: the rank changes ${trained}.${never}`;
+    return `Update: ${who} ${does} ${who === "every rank" ? trained + alike : `${whose} parameters`}.${never}`;
   }
   if (beat.kind === "compute") {
     const [who, does, whose] = doing(beat, model, "computes", "compute");

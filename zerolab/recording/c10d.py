@@ -179,10 +179,14 @@ def tensors_in(argument: Any) -> list[torch.Tensor]:
     return found if len(found) == len(argument) else [each for part in argument for each in tensors_in(part)]
 
 
-def unfinished(started: "WeakKeyDictionary[Any, tuple[Any, ...]]") -> list[Any]:
-    """Of what was started and not waited for, by its work: the first of each, unless it is known to be over."""
-    known = [(work, started.get(work)) for ref in started.keyrefs() if (work := ref()) is not None]
-    return [entry[0] for work, entry in known if entry is not None and not _is_over(work)]
+def unfinished(*started: "WeakKeyDictionary[Any, tuple[Any, ...]]") -> list[Any]:
+    """The collectives, by the work of each, that were started and not waited for, unless they are known to be over.
+
+    No messages: gloo does not know of one that it is over until somebody waits for it.
+    """
+    works = [(each, work) for each in started for ref in each.keyrefs() if (work := ref()) is not None]
+    known = [(work, entry[0]) for each, work in works if (entry := each.get(work)) is not None]
+    return [draft for work, draft in known if draft.get("peer") is None and not _is_over(work)]
 
 
 def _is_over(work: Any) -> bool:

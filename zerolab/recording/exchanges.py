@@ -6,7 +6,7 @@ runs below the watch. The engines' own collectives consist of sends and receives
 and carry no bytes of their own, so that nothing is counted twice.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 from threading import get_ident, local
@@ -59,6 +59,7 @@ class Exchanges(Observer):
         self._newest: dict[int, Any] = {}
         self._calls: WeakKeyDictionary[Call, tuple[Draft, Small]] = WeakKeyDictionary()
         self._arriving: Any = WeakIdKeyDictionary()  # storage that a functional collective fills -> its event
+        self._raised: tuple[Any, tuple[Draft, ...]] = None, ()  # the last wait that raised: for what
         self._awaited: dict[int, Draft] = {}  # by `seq`: waits that have not ended, and collectives they wait for
         self._lines: dict[str, SourceLine | None] = {}  # where the engines' collectives send and receive
 
@@ -119,7 +120,7 @@ class Exchanges(Observer):
             yield
             return
         wait = self._log_wait(draft)
-        with self._awaiting(wait, draft):
+        with self._awaiting(call, wait, draft):
             with self._within(draft):
                 yield
             wait["numbers"] = c10d.numbers_of(brought)
@@ -138,21 +139,24 @@ class Exchanges(Observer):
             self._thread.comparing -= 1
 
     @contextmanager
-    def _awaiting(self, *drafts: Draft) -> Iterator[None]:
-        """Makes the events last as long as the block, even if the wait raises."""
+    def _awaiting(self, what: Any, *drafts: Draft) -> Iterator[None]:
+        """Makes the events last as long as the block, even if the wait for `what` raises."""
         self._awaited |= {draft["seq"]: draft for draft in drafts}
         try:
             yield
+        except BaseException:
+            self._raised = what, drafts
+            raise
         finally:
             for draft in drafts:
+                self._awaited.pop(draft["seq"], None)
                 self._log.end(draft)
-        for draft in drafts:  # if the wait raised, what it was for has not ended
-            self._awaited.pop(draft["seq"], None)
 
-    def under_way(self) -> list[Draft]:
-        """Waits that have not ended, what they wait for, and what was never waited for; any thread may ask."""
-        started = [*c10d.unfinished(self._works), *c10d.unfinished(self._calls)]
-        return [*self._awaited.copy().values(), *started]
+    def under_way(self, left: Container[object] | None = None) -> list[Draft]:
+        """Waits that have not ended, or that an error `left`, with their collectives, and what nobody waited for."""
+        what, raised = self._raised
+        raised = raised if left is not None and what in left else ()
+        return [*self._awaited.copy().values(), *raised, *c10d.unfinished(self._works, self._calls)]
 
     # What passes through the dispatcher.
 
@@ -229,7 +233,7 @@ class Exchanges(Observer):
         # A collective that returned several tensors is still waited for once.
         for storage in [storage for storage, other in self._arriving.items() if other is draft]:
             del self._arriving[storage]
-        with self._awaiting(self._log_wait(draft), draft):
+        with self._awaiting(tensor, self._log_wait(draft), draft):
             return func(tensor)
 
     def _wait_work(self, original: Callable[..., Any], work: Any, *args: Any, **keywords: Any) -> Any:
@@ -242,7 +246,7 @@ class Exchanges(Observer):
             self._log.end(draft)
             return result
         wait = self._log_wait(draft)
-        with self._awaiting(wait, draft):
+        with self._awaiting(work, wait, draft):
             result = self._wait(original, work, *args, **keywords)
             wait["numbers"] = c10d.numbers_of(brought)
         self._log.ledger.releases.add(work, aliases)
@@ -261,7 +265,7 @@ class Exchanges(Observer):
             return original(event, stream)
         draft = self._log.add("wait", "another_stream")
         streams.begin(draft["seq"])
-        with self._awaiting(draft):
+        with self._awaiting(event, draft):
             return original(event, stream)
 
     def _open_label(self, original: Callable[..., Any], label: Any) -> Any:
@@ -273,8 +277,6 @@ class Exchanges(Observer):
         if len(self._thread.labelled) > 1:  # else it was opened before the recording
             self._thread.labelled.pop()
         return original(label, *failure)
-
-    # The events.
 
     def _log_message(self, op: str, tensors: list[torch.Tensor], _: Any, peer: int, *__: Any) -> Draft:
         """A send or receive of the engines' own collectives; there are 6 (N-1) of them per unit and step."""

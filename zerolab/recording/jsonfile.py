@@ -10,8 +10,8 @@ from the previous event's. Nothing in a file is ever executed.
 import itertools
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, asdict, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, fields, replace
 from operator import call
 from pathlib import Path
 from types import UnionType
@@ -240,7 +240,17 @@ def _rank(value: Any, world_size: int, sources: dict[str, Source], units: tuple[
     for seq, row in enumerate(_get(value, "events", list)):
         events.append(_event(row, rank, seq, sources, events[-1].host if events else {}))
     info, complete = _info(RankInfo, value), _get(value, "complete", bool)
+    if not complete and info.cut_ns is None and info.origin is None:  # an older file
+        info = replace(info, cut_ns=_end_of_last_wait(events))
     return RankRecording(rank, world_size, tuple(events), sources, units, info, complete)
+
+
+def _end_of_last_wait(events: Sequence[Event]) -> int | None:
+    """When a recording was cut off within a wait; one that ends by itself ends a moment before its collective."""
+    ends = {event.seq: event.t_end for event in events}
+    last = max(ends.values(), default=None)
+    waits = [event for event in events if event.kind == "wait" and event.t_end == last]
+    return last if any(wait.parent in ends and ends[wait.parent] == last for wait in waits) else None
 
 
 def _event(row: Any, rank: int, seq: int, sources: dict[str, Source], host: dict[str, int]) -> Event:

@@ -10,8 +10,8 @@ import torch
 from zerolab.recording.patches import replace
 
 ELSEWHERE = (
-    "the thread {name!r} calls a model in training mode, and this recording sees only the passes and updates of the "
-    "thread in which it began: begin it in the thread that trains"
+    "the thread {name!r} trains, too: a recording sees only the passes and updates of the thread in which it began, so "
+    "begin it in the thread whose training you want to see"
 )
 
 

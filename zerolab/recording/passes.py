@@ -1,7 +1,7 @@
 """Forward, backward and the update: which module runs when, and in which training step."""
 
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import current_thread, get_ident
@@ -23,6 +23,8 @@ from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
 from zerolab.recording.wrappers import COMPILED_EAGER, COMPILED_HIDDEN, has_shapes, is_compiled, units_of, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
+
+_BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
 def in_backward() -> bool:
@@ -53,7 +55,7 @@ class Passes(Observer):
         self._is_updating = False  # an engine has begun its update and not yet ended it
         self._hears_updates = False  # has heard one; a recording that begins within a closure misses that update's hook
         self._computes_again = False  # an optimizer, within its update, calls the closure that it was given
-        self._trains_elsewhere = False  # another thread calls a model, and a note says so
+        self._trains_elsewhere = False  # another thread updates a model, and a note says so
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
@@ -109,10 +111,10 @@ class Passes(Observer):
         """Whether an update has begun and not yet ended."""
         return self._is_updating or bool(self._updating)
 
-    def under_way(self) -> list[Draft]:
-        """The passes and updates that have begun and not ended."""
-        passes = [*(draft for _, draft in self._running), *self._backward, *(draft for _, draft in self._updating)]
-        return passes + self.saves
+    def under_way(self, left: Container[object] | None = None) -> list[Draft]:
+        """The passes and updates that have begun and not ended; where an error ended them, those that it `left`."""
+        owned = [draft for owner, draft in (*self._running, *self._updating) if left is None or owner in left]
+        return owned + (self._backward if left is None or _BACKWARD in left else []) + self.saves
 
     @contextmanager
     def saving(self, op: str, nbytes: int) -> Iterator[None]:
@@ -133,10 +135,7 @@ class Passes(Observer):
     def forward_begins(self, module: nn.Module, inputs: Any) -> None:
         """A module is about to be called; a recording that begins in a hook of torch's says so: ours comes too late."""
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
-        if self._stack is None or in_backward():
-            return
-        if self._log.ledger.thread != get_ident():
-            self._note_elsewhere(module)
+        if self._stack is None or in_backward() or self._log.ledger.thread != get_ident():
             return
         known = self._names.get(id(module))
         name = known[1] if known is not None and known[0]() is module else None
@@ -153,11 +152,6 @@ class Passes(Observer):
         if not self._running:
             self._begin(training=unwrapped(module).training)  # Lightning leaves its DDP in evaluation mode
         self._running.append((module, self._log.add("module", "forward", unit=name)))
-
-    def _note_elsewhere(self, module: nn.Module) -> None:
-        if not self._trains_elsewhere and module.training and may_train(module):
-            self._trains_elsewhere = True
-            self._log.add("note", "another thread", text=ELSEWHERE.format(name=current_thread().name))
 
     def backward_begins(self) -> None:
         """A backward is about to be computed, for whose forward there may be no hook."""
@@ -290,6 +284,9 @@ class Passes(Observer):
 
     def _before_update(self, optimizer: Any, args: Any, keywords: Any) -> tuple[Any, Any] | None:
         if not self._log.ledger.is_mine():
+            if not self._trains_elsewhere:
+                self._trains_elsewhere = True
+                self._log.add("note", "another thread", text=ELSEWHERE.format(name=current_thread().name))
             return None
         self._hears_updates = True
         return once_computed(args, keywords, lambda: self._update_begins(optimizer), self._computing_again)

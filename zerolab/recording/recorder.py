@@ -28,6 +28,7 @@ from zerolab.recording.others import before_others_communicate
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.passes import Passes
 from zerolab.recording.patches import replace
+from zerolab.recording.raising import Left
 from zerolab.recording.sources import Sources
 from zerolab.runtime.observers import holders, within
 
@@ -103,8 +104,8 @@ class Recorder:
             undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        under_way = self._under_way()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None = None, *_: object) -> None:
+        under_way = self._under_way(Left(error))
         self._stack.close()
         self.ledger.thread = get_ident()  # another thread may end it
         self._log.drop_tentative_step()
@@ -142,8 +143,8 @@ class Recorder:
         steps = self._log.steps.copy() if self.passes.is_updating else self._log.steps_over()
         return self._finished or self._so_far(steps, self._under_way(), complete=False)
 
-    def _under_way(self) -> list[Draft]:
-        return [*self.passes.under_way(), *self._exchanges.under_way()]
+    def _under_way(self, left: Left | None = None) -> list[Draft]:
+        return [*self.passes.under_way(left), *self._exchanges.under_way(left)]
 
     def _so_far(self, steps: list[StepFigures], under_way: list[Draft], *, complete: bool) -> RankRecording:
         self._member = membership(self._member)

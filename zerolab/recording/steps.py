@@ -74,7 +74,8 @@ def _of_rank(rank: RankRecording, step: int) -> dict[str, Any]:
     sent = [event for event in events if event.kind == "collective" and event.parent is None]
     waited = {event.parent for event in events if event.kind == "wait"}
     # Until it is waited for, a collective has only been asked for; a device's stream and other tools know its end.
-    has_ends = rank.info.origin or all(event.stream or event.seq in waited for event in sent)
+    seen = (event.stream or event.seq in waited or event.op == "barrier" for event in sent)
+    has_ends = rank.info.origin or rank.world_size == 1 or all(seen)
     computed = [event.interval for event in events if event.kind in ("module", "optimizer")]
     blocked = _blocked(events, sent)
     of_device = any(event.stream for event in events)

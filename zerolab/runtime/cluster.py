@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from zerolab.runtime import call, devices, idle, output, variables
 from zerolab.runtime.cells import Cells
 from zerolab.runtime.faults import RankError
-from zerolab.runtime.interrupts import broken_pipes_raise, held_back, interruptible
+from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.launch import launcher
 from zerolab.runtime.ranks import Ranks
 from zerolab.runtime.waiting import waiting
@@ -196,7 +196,6 @@ class Cluster:
         # Outside the block that replaces ranks: a result that cannot be unpickled here is not their fault.
         return [travel.unpack_result(answer, rank) for rank, answer in zip(chosen, answers, strict=True)]
 
-    @broken_pipes_raise()
     def _answers(self, task: str, packed: bytes, chosen: Sequence[int]) -> list[bytes]:
         self._refuse_if_closed()  # by another thread, while this call was packed
         ranks = self._usable_ranks()
@@ -227,7 +226,6 @@ class Cluster:
             self._lost = ""
         return ranks
 
-    @broken_pipes_raise()
     def _start(self) -> Ranks:
         self._sent_cells = Cells()  # fresh ranks have been sent none
         # Stop takes effect only where the start waits: elsewhere it could leave ranks or pipes behind.

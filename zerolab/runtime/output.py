@@ -159,8 +159,9 @@ def show(text: str, *, flush: bool = True) -> None:
         if sys.stdout is not None:
             try:
                 sys.stdout.write(text)
-            except UnicodeEncodeError as error:  # letters that the user's encoding does not have
-                sys.stdout.write(text.encode(error.encoding, "backslashreplace").decode(error.encoding))
+            except UnicodeEncodeError:  # letters that the user's encoding does not have
+                encoding = sys.stdout.encoding
+                sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             if flush:
                 sys.stdout.flush()
     except Exception as error:  # noqa: BLE001  # a full disk, a closed file, or anything that a cell has put there

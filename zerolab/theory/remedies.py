@@ -95,7 +95,7 @@ def ladder(job: Job, usable: float, stage: str) -> Iterator[Job]:
         if any(getattr(other, name) != getattr(job, name) for name in ("attention", "norms", "checkpointing", "rows")):
             yield other
     a_row = {"rows": 1, "micro_batches": job.rows * job.micro_batches}
-    least = _all(job, stage, {"checkpointing": CHECKPOINTING[-1]}, {"attention": "fused"}, a_row)
+    least = _all(job, stage, {"checkpointing": CHECKPOINTING[-1]}, {"attention": "fused"}, {"norms": "fused"}, a_row)
     yield least
     yield from _less(least, stage, *OPTIMIZER, *DIVIDED)
     most = _all(least, stage, {"logits": "fused"}, {"moments": "8-bit"}, {"sharding": "full"})

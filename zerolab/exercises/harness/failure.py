@@ -63,8 +63,9 @@ def _out_of_time(error: RankError, name: str) -> str:
 
 def _out_of_memory(error: RankError, name: str) -> str:
     """Where an answer asked for more memory than it gets; empty if it did not."""
-    # Of Python, NumPy and torch.
-    if not ((error.exception or "").endswith("MemoryError") or "can't allocate memory" in error.said):
+    # Of Python, NumPy and torch; not torch's OutOfMemoryError, which is a device's.
+    raised = (error.exception or "").rpartition(".")[2]
+    if not (raised in ("MemoryError", "_ArrayMemoryError") or "can't allocate memory" in error.said):
         return ""
     return (
         f"`{name}` asked for more memory on rank {error.rank} than there is for an answer, {MOST_BYTES / 1e9:g} GB; a "

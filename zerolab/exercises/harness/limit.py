@@ -3,6 +3,7 @@
 import faulthandler
 import math
 import mmap
+import os
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ from typing import Any
 from zerolab.runtime.handover import CRASH
 
 MOST_BYTES = 2_000_000_000  # of memory that an answer may take on a rank; a right one takes less than a hundredth
+LEAST_STACK = 8 << 20  # bytes that are allowed for each thread
 GRACE_SECONDS = 1.0  # from the request to stop to the end of the rank, for an answer that catches the request
 
 
@@ -67,7 +69,10 @@ def _little_memory() -> Iterator[None]:
         return
     import resource  # not at the top: a browser's Python has none
 
-    most = int(Path("/proc/self/statm").read_text().split()[5]) * mmap.PAGESIZE + MOST_BYTES
+    # The system counts whole stacks, and torch starts its threads at the first large operation.
+    stack = max(0, resource.getrlimit(resource.RLIMIT_STACK)[0])  # of "unlimited" a thread gets some megabytes
+    stacks = 2 * (os.cpu_count() or 1) * max(stack, LEAST_STACK)
+    most = int(Path("/proc/self/statm").read_text().split()[5]) * mmap.PAGESIZE + stacks + MOST_BYTES
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     resource.setrlimit(resource.RLIMIT_DATA, (most if before == resource.RLIM_INFINITY else min(most, before), hard))
     try:
