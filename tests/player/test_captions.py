@@ -180,6 +180,10 @@ def test_where_no_update_was_made_nothing_is_said_of_what_lasts_until_it(two, sh
     assert backward.endswith("added up over the ranks, each part on its owner.")
 
 
-def test_a_forward_that_sends_activations_is_not_told_to_send_nothing(two, show):
-    (forward,) = [text for text in stories(show(two.record(activations_go_from_rank_to_rank))) if "Forward" in text]
-    assert "nothing is sent" not in forward
+def test_of_ranks_that_send_each_other_activations_none_is_said_to_have_all_parameters(two, show):
+    recording = two.record(activations_go_from_rank_to_rank)
+    tab = show(recording)
+    told = [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
+    assert "Forward: ranks send each other what they have computed, and go on with what they get." in told
+    assert not [text for text in told if "all parameters" in text or "all of them" in text or "nothing is sent" in text]
+    assert not [text for text in told if "own batch" in text]

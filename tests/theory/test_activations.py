@@ -7,7 +7,6 @@ from itertools import accumulate
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from zerolab import catalog, simulate
 from zerolab.simulation import architectures
@@ -45,10 +44,19 @@ def test_published_blocks_keep_it_too():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_hugging_faces_norms_keep_four_more_bytes_for_each_number_as_the_closed_form_says(precision, monkeypatch):
     """A copy of the input in fp32, which in fp32 is the input itself, and the result before it is weighted."""
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
     monkeypatch.setattr(torch.nn, "RMSNorm", LlamaRMSNorm)
     fused, unfused = (kept_by_a_block(LLAMA, 2, 100, WORD[precision], norms=norms) for norms in NORMS)
     assert unfused["norms"] - fused["norms"] == 2 * 4 * LLAMA.width * 200
     assert seen(LLAMA, 2, 100, precision) == sum(unfused.values())
+
+
+@pytest.mark.parametrize("name", ["llama2-7b", "llama2-13b", "llama3-8b", "llama3-70b"])
+def test_with_them_a_published_block_keeps_a_fifth_more(name):
+    shape = catalog.architecture(name)
+    fused, unfused = (sum(kept_by_a_block(shape, 1, 4096, 2, norms=norms).values()) for norms in NORMS)
+    assert unfused / fused == pytest.approx(1.2, abs=0.02)
 
 
 @pytest.mark.parametrize(("precision", "more"), [("bf16", 6), ("fp32", 4)])

@@ -5,7 +5,6 @@ from functools import partial
 
 import pytest
 import torch
-from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
 from zerolab import catalog, theory
 from zerolab.simulation import architectures
@@ -65,6 +64,8 @@ def test_with_few_tokens_the_peak_is_that_of_a_simulation(name, world_size):
 def test_with_hugging_faces_norms_the_peak_is_that_of_a_simulation(checkpointing, precision, monkeypatch):
     """Within a block, where backward recomputes it: beside the block's input there is the first norm's copy of it."""
     shape = replace(catalog.architecture("llama3-8b"), depth=2, vocabulary=1000, context=4096)
+    from transformers.models.llama.modeling_llama import LlamaRMSNorm
+
     monkeypatch.setattr(torch.nn, "RMSNorm", LlamaRMSNorm)
     (found,) = needed(shape, 64, stages="zero2", precision=precision, checkpointing=checkpointing).values()
     job = Job(shape, 64, precision, 1, shape.context, checkpointing, norms="unfused")

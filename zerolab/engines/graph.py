@@ -97,7 +97,8 @@ def beside_checkpointing(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
-        if not any(isinstance(mode, _SELECTIVE) for mode in _get_current_dispatch_mode_stack()):
+        modes = _get_current_dispatch_mode_stack()  # usually none
+        if not (modes and any(isinstance(mode, _SELECTIVE) for mode in modes)):
             return function(*arguments)
         with _pop_mode_temporarily():
             return call(*arguments)  # checkpoints may lie in one another, and other modes within them

@@ -41,6 +41,8 @@ export class Story {
       ),
     };
     this.sent = this.#sent();
+    /** Whether ranks send each other what they have computed, as stages of a pipeline do, of which none has all. */
+    this.passes = [this.sent.forward, this.sent.backward].some((ops) => ops?.has("send") || ops?.has("recv"));
     /** Whether gradients are added up by a collective, and how alike updates are that nobody owns a part of. */
     this.summed = Object.values(this.sent).some((ops) => ops.has("all_reduce") || ops.has("reduce_scatter"));
     this.alike = this.summed ? ", each in the same way" : this.#isSilent() ? ", each by its own gradients alone" : "";
@@ -48,7 +50,7 @@ export class Story {
     /** @type {Partial<Record<Act, string>>} */
     this.texts = {};
     /** What is updated where nobody owns a part of it, and what is beside such parts. */
-    this.trained = `all parameters${model.units.some(({ frozen }) => frozen) ? " that are not frozen" : ""}`;
+    this.trained = `${this.passes ? "the parameters that it has" : "all parameters"}${model.units.some(({ frozen }) => frozen) ? " that are not frozen" : ""}`;
     this.whole = model.units.some(({ replicated }) => replicated) ? ", and what all ranks keep whole" : "";
     this.steps = this.#trains();
   }
@@ -237,10 +239,11 @@ export class Story {
 
   /** @param {Act} act */
   #text(act) {
-    const { parts, known, sent, released, own, uneven, trained, whole, summed, alike } = this;
+    const { parts, known, sent, passes, released, own, uneven, trained, whole, summed, alike } = this;
     return TOLD[act]({
       parts,
       known,
+      passes,
       released,
       own,
       uneven,
@@ -262,28 +265,31 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, known, whole, does }) {
+  setup({ parts, known, passes, whole, does }) {
     const agreed = does("broadcast") ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
     const kept = parts.parameters
       ? `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`
-      : "all of them";
+      : passes
+        ? "the parameters that it computes with"
+        : "all of them";
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, released, whole, does }) {
+  forward({ parts, known, passes, released, whole, does }) {
+    if (passes) return "Forward: ranks send each other what they have computed, and go on with what they get.";
     if (!known.parameters) {
       const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
       return `Forward: every rank computes on its own batch${gathered}.`;
     }
     if (!parts.parameters) {
-      const sent = does("all_gather", "all_reduce", "send", "recv") ? "" : ", so nothing is sent";
+      const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
     }
     const unit = whole ? "sharded unit" : "unit";
     const kept = `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
-  backward({ parts, known, released, does }) {
+  backward({ parts, known, passes, released, does }) {
     const again = parts.parameters && released ? "each is gathered once more; " : "";
     const start = `Backward, last unit first: ${again}`;
     if (does("reduce_scatter")) {
@@ -296,6 +302,7 @@ const TOLD = {
       const use = parts.optimizer_state ? ", and each then uses its own part of the sums" : one;
       return `${start}each gradient is added up over all ranks${use}.`;
     }
+    if (passes) return `${start}ranks send each other what they have computed, and go on with what they get.`;
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
   update({ parts, known, own, uneven, trained, whole, summed, alike, does }) {

@@ -36,7 +36,8 @@ export function telling(beat, model, story) {
   if (beat.kind === "compute") {
     const [who, does, whose] = doing(beat, model, "computes", "compute");
     const what = beat.op === "backward" ? "gradients" : "the forward";
-    return atStart(`${unit}: ${who} ${does} ${what} of ${whose} own batch.${never}`);
+    const batch = story.passes ? "" : ` of ${whose} own batch`;
+    return atStart(`${unit}: ${who} ${does} ${what}${batch}.${never}`);
   }
   const numel = model.columns.numel[beat.places[0]];
   const does = `${differing(beat, model) || sending(beat, model, never !== "")}.${never}`;

@@ -259,6 +259,8 @@ export interface Known {
   parts: Record<State, number>;
   /** Whether it was recorded who holds what of a category, and whether an update ended. */
   known: Record<State | "update", boolean>;
+  /** Whether ranks send each other what they have computed. */
+  passes: boolean;
   released: boolean;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
