@@ -49,8 +49,9 @@ export class Story {
     this.released = this.#released();
     /** @type {Partial<Record<Act, string>>} */
     this.texts = {};
+    const frozen = model.units.some((unit) => unit.frozen) ? " that are not frozen" : "";
     /** What is updated where nobody owns a part of it, and what is beside such parts. */
-    this.trained = `${this.passes ? "the parameters that it has" : "all parameters"}${model.units.some(({ frozen }) => frozen) ? " that are not frozen" : ""}`;
+    this.trained = `${this.passes ? "the parameters that it has" : "all parameters"}${frozen}`;
     this.whole = model.units.some(({ replicated }) => replicated) ? ", and what all ranks keep whole" : "";
     this.steps = this.#trains();
   }
