@@ -403,6 +403,12 @@ def test_the_table_of_engines_cannot_be_written_and_tells_its_names_without_impo
         ENGINES["mine"] = nn.Module
 
 
+def small():
+    """A model whose first layer is the root's where `units` is ["2"]."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
 def fail(module, *_):
     """A hook that fails the forward of a module."""
     raise ArithmeticError(type(module).__name__)
@@ -411,8 +417,7 @@ def fail(module, *_):
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
 def test_no_old_weights_are_kept_of_an_evaluation_between_backward_and_step_whether_it_ends_or_raises(clusters, stage):
     def train(evaluates, fails=False):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))  # the first one is the root's
+        model = small()
         engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
         for _ in range(3):
             engine.backward(engine.model(torch.ones(2, 4)).square().mean())
@@ -431,8 +436,7 @@ def test_no_old_weights_are_kept_of_an_evaluation_between_backward_and_step_whet
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
 def test_a_batch_whose_forward_fails_may_be_left_out(clusters, stage):
     def train(fails):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model = small()
         engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
         for _ in range(2):
             if fails:
@@ -463,8 +467,7 @@ class Failing(torch.autograd.Function):
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "hsdp"])
 def test_after_a_backward_that_failed_no_step_is_taken_with_what_it_left(clusters, stage):
     def train(drops):
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model = small()
         engine = ENGINES[stage](model, torch.optim.SGD, units=["2"], lr=0.5)
         with engine.accumulate():
             engine.backward(engine.model(torch.ones(2, 4)).square().mean())
@@ -481,8 +484,7 @@ def test_after_a_backward_that_failed_no_step_is_taken_with_what_it_left(cluster
     with pytest.raises(RankError, match="a backward has failed, and FSDP"):
         clusters(2).run(train, False)
     if stage != "fsdp1":
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model = small()
         model(torch.ones(2, 4)).square().mean().backward()
         torch.optim.SGD(model.parameters(), lr=0.5).step()
         assert distance(clusters(2).run(train, True)[0], model.state_dict()) <= 1e-6
@@ -490,8 +492,7 @@ def test_after_a_backward_that_failed_no_step_is_taken_with_what_it_left(cluster
 
 def test_fsdp1_saves_weights_that_were_given_other_memory(clusters):
     def train():
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
+        model = small()
         engine = ENGINES["fsdp1"](model, torch.optim.SGD, units=["2"], lr=0.5)
         engine.training_step(torch.ones(2, 4), torch.ones(2, 2), nn.functional.mse_loss)
         for parameter in engine.model.parameters():

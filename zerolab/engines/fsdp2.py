@@ -73,12 +73,12 @@ class FSDP2(Native):
         until.callback(self.model.set_requires_gradient_sync, True)
 
     def _update(self) -> None:
-        if self._updates and self.model._get_fsdp_state()._state_ctx.post_backward_final_callback_queued:
-            raise RuntimeError(
-                "a backward has failed, and FSDP2 does not reduce what the next one brings: call engine.zero_grad() "
-                "where the failure is caught, then forward and backward again"
-            )
         if self._updates:
+            if self.model._get_fsdp_state()._state_ctx.post_backward_final_callback_queued:
+                raise RuntimeError(
+                    "a backward has failed, and FSDP2 does not reduce what the next one brings: call "
+                    "engine.zero_grad() where the failure is caught, then forward and backward again"
+                )
             self._end_passes()
         super()._update()
 

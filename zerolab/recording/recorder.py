@@ -105,7 +105,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None = None, *_: object) -> None:
-        under_way = self._under_way(Left(error))
+        left = [] if kind is None else self._under_way(Left(error))  # before they are forgotten
         self._stack.close()
         self.ledger.thread = get_ident()  # another thread may end it
         self._log.drop_tentative_step()
@@ -117,8 +117,7 @@ class Recorder:
                 if marks is not None and (not self.ownership.units or self._log.device == marks.timer.kind):
                     for seq, found in marks.times().items():
                         self._log.drafts[seq] |= found._asdict()
-            under_way = self.passes.saves.copy() if kind is None else under_way
-            self._finished = self._so_far(self._log.steps, under_way, complete=kind is None)
+            self._finished = self._so_far(self._log.steps, [*left, *self.passes.saves], complete=kind is None)
         finally:
             self.ledger.close()  # last: describing the run still needs its figures
 

@@ -16,7 +16,7 @@ from zerolab.runtime.devices import Choice
 from zerolab.runtime.drawing import Stop, WaitsFor
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
 from zerolab.runtime.hang import HangWatch, is_stopped
-from zerolab.runtime.interrupts import broken_pipes_raise
+from zerolab.runtime.interrupts import writing_to_a_rank
 from zerolab.runtime.launch import START_LIMIT
 from zerolab.runtime.mismatch import mismatches, waits_for
 from zerolab.runtime.output import Output, show
@@ -58,7 +58,7 @@ def run(ranks: Ranks, message: bytes, chosen: Sequence[int], timeout: float) -> 
     for page in ranks.board:
         page.forget()
     for rank in chosen:
-        with broken_pipes_raise(), contextlib.suppress(OSError):  # it has died, and `finish` finds out how
+        with writing_to_a_rank():  # it has died, and `finish` finds out how
             ranks.members[rank].commands.send_bytes(message)
     return call.finish()
 

@@ -4,7 +4,7 @@ import functools
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -76,14 +76,15 @@ def interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def broken_pipes_raise() -> Iterator[None]:
-    """Within this block, writing to a rank that has gone is an error, even in a script that SIGPIPE ends.
+def writing_to_a_rank() -> Iterator[None]:
+    """Within this block, writing to a rank that has gone does nothing, even in a script that SIGPIPE ends.
 
     Many set it so, for the sake of `script | head`; the first rank that dies would end them without a word.
     """
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})  # of this thread, which is the one to get it
     try:
-        yield
+        with suppress(OSError):
+            yield
     finally:
         if signal.SIGPIPE not in blocked:
             if signal.SIGPIPE in signal.sigpending():

@@ -15,7 +15,7 @@ from zerolab.recording.events import RankRecording
 from zerolab.runtime import board, machine
 from zerolab.runtime.devices import Choice
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
-from zerolab.runtime.interrupts import broken_pipes_raise, held_back, interruptible
+from zerolab.runtime.interrupts import held_back, interruptible, writing_to_a_rank
 from zerolab.runtime.launch import Ending, import_path, launcher, nameless_file
 
 RECORDING_LIMIT = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
@@ -68,8 +68,7 @@ class Ranks:
                 for pipe in ("commands", "lifeline", "output"):
                     self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
                 surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), import_path(), machine.cores()
-                # If it has died already, that is noticed while it is waited for.
-                with broken_pipes_raise(), contextlib.suppress(OSError):
+                with writing_to_a_rank():  # it has died already, as is noticed while it is waited for
                     member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
         except BaseException:
             self.kill()
@@ -87,7 +86,7 @@ class Ranks:
         """Ask ranks where they stand; the answers come in with everything else, as `Member.seen`."""
         for member in (self.members[rank] for rank in ranks):
             if not member.asked:
-                with broken_pipes_raise(), contextlib.suppress(OSError):
+                with writing_to_a_rank():
                     member.lifeline.send_bytes(WHERE)
                     member.asked = True
 
@@ -95,7 +94,7 @@ class Ranks:
         """What each rank has recorded in a call that failed; of one that has died, or cannot answer, there is none."""
         asked = [member for member in self.members if self.ending(member.rank) is None]
         for member in asked:
-            with broken_pipes_raise(), contextlib.suppress(OSError):
+            with writing_to_a_rank():
                 member.lifeline.send_bytes(RECORDED)
         answers: list[object] = []
         deadline = time.monotonic() + RECORDING_LIMIT

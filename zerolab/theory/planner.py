@@ -185,11 +185,10 @@ def plan(
         length: tokens per sequence; None takes the model's context.
         checkpointing: what backward recomputes of each block: "none", "selective" (all but attention and every second
             matrix multiplication; not Megatron's) or "block" (all of it).
-        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20, but that zero3 updates
-            no more than 1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
+        scheme: how mixed precision keeps a parameter: "zerolab" (20 bytes), "deepspeed" (20; zero3 updates at most
+            1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; bytes alone change: seconds are those of "fused".
-        norms: a Llama's, "fused", or "unfused", as in Hugging Face's code if no kernel, such as Liger's, replaces them;
-            bytes alone change, as above.
+        norms: a Llama's, "fused", or "unfused" as Hugging Face writes them; bytes alone change, as above.
         logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
             do), by one kernel ("flash", flash-attn's; Megatron's own takes the place of these three), or by a fused
             linear cross-entropy ("fused", Liger's), which stores no logits; bytes alone change, as above.
@@ -200,14 +199,12 @@ def plan(
         utilisation: part of the GPU's rate that a whole step reaches, as quoted in papers; None computes it.
         moments: Adam's, "fp32", or "8-bit" with a scale for each block of 256.
         offload: its state lies in main memory and is updated there; the CPU's time for that is not counted.
-        sharding: ZeRO divides among all ranks ("full"); those of a node, every node having the whole ("hybrid", HSDP);
-            or all, zero3 keeping a second shard in the node, from which backward gathers ("hpz", ZeRO++).
+        sharding: among all ranks ("full"), a node's ("hybrid", HSDP), or all and for backward a node's ("hpz", ZeRO++).
         tensor: GPUs of a node that divide each matrix, or the sequence; ZeRO divides among ranks with the same part.
         context: GPUs that divide each sequence, in a ring (context parallelism); the state is divided as without.
         micro_batches: how many, of `rows` each, add up to a step.
 
-    Raises ValueError for an unknown name, what Megatron lacks, a count below 1, ranks that cannot be divided evenly,
-    bytes below a million or all CUDA's, a utilisation outside (0, 1]; TypeError for no name or shape, and no number.
+    Raises ValueError for an unknown name, a number out of range or what does not go together, TypeError for no number.
     """
     return Plan(*_asked(**locals()))
 
