@@ -151,6 +151,10 @@ def _refused(clusters, make_engine, world_size=1):
     ("optimizer", "sentence"),
     [
         ("adamw", "optimizer_cls is 'adamw': pass an optimizer's class"),
+        (
+            torch.optim.SGD([torch.ones(2)]),
+            "made already (SGD), and an engine makes one for its shards: pass its class",
+        ),
         (torch.optim.LBFGS, "LBFGS cannot run on shards"),
         (torch.optim.Adafactor, "Adafactor cannot run on shards"),
         (torch.optim.SparseAdam, "SparseAdam cannot run on shards"),

@@ -10,7 +10,7 @@ from zerolab import compare, models, simulate
 from zerolab.engines import ENGINES, placement
 from zerolab.engines.matrices import Together
 from zerolab.engines.partition import partition
-from zerolab.player.payload import owners, smallest_held
+from zerolab.player.owners import held_by, owners
 from zerolab.theory import muon
 
 STAGES = list(muon.PLACED)
@@ -273,7 +273,7 @@ def test_a_run_goes_on_in_another_way_and_on_another_number_of_ranks(recorded, c
 
 def test_the_player_has_each_matrix_in_the_colour_of_its_owner(recorded):
     recording = recorded("muon-owners", 3)
-    held = smallest_held(event for rank in recording.ranks for event in rank.events)
+    held = held_by(event for rank in recording.ranks for event in rank.events)
     drawn = {unit.name: owners(recording, unit, held) for unit in recording.units if unit.name.endswith("matrices")}
     # 91 elements to rank 0, 91 to rank 1, 49 to rank 2, who owns all there is of its unit.
     assert drawn == {"blocks.0 matrices": [[0, 91, 0], [91, 182, 1]], "blocks.1 matrices": [[0, 49, 2]]}

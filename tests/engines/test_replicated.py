@@ -167,7 +167,7 @@ def test_ranks_that_replicate_different_parameters_are_refused_and_so_is_what_is
 
 def test_a_recording_says_which_flats_are_replicated_explains_their_bytes_and_keeps_it_in_its_file(clusters, tmp_path):
     from zerolab import Recording
-    from zerolab.player.payload import owners
+    from zerolab.player.owners import owners
 
     def training():
         engine = ENGINES["zero3"](make("plain"), torch.optim.AdamW, lr=0.1, replicate=thin)

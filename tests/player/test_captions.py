@@ -1,10 +1,13 @@
 """No sentence of the player says what the recording's own events do not say."""
 
+import divided
 import pytest
 import torch
 from showing import state
 
 from zerolab import Cluster
+from zerolab.player import payload
+from zerolab.player.owners import whole_of
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -187,3 +190,28 @@ def test_of_ranks_that_send_each_other_activations_none_is_said_to_have_all_para
     assert "Forward: ranks send each other what they have computed, and go on with what they get." in told
     assert not [text for text in told if "all parameters" in text or "all of them" in text or "nothing is sent" in text]
     assert not [text for text in told if "own batch" in text]
+
+
+def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_none_is_called_a_whole(show):
+    with Cluster(world_size=4, device="cpu") as cluster:
+        recording = cluster.record(divided.train)
+    held = {}
+    for event in recording.events:
+        if event.op == "hold" and event.category in ("parameters", "optimizer_state") and event.spans:
+            held.setdefault((event.rank, event.unit, event.category), []).append(event)
+    for unit in payload(recording)["units"]:
+        for rank in range(4):
+            mine = whole_of(rank, unit["owners"])
+            assert {owner for *_, owner in mine} == {rank, (rank + 2) % 4}, "of those that share its computing"
+            own = tuple((start, stop) for start, stop, owner in mine if owner == rank)
+            assert own == held[rank, unit["name"], "optimizer_state"][-1].spans
+            most = max(event.held for event in held[rank, unit["name"], "parameters"])
+            assert sum(stop - start for start, stop, _ in mine) == most
+    tab = show(recording)
+    told = [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
+    assert "Before the first step: each rank keeps its part of every unit." in told
+    assert "Update: each rank changes only what it owns." in told
+    assert "blocks.1: what the 2 ranks of a group keep of it is gathered, so that each of them has it." in told
+    false = ("all of it", "own batch", "1/3", "third", "rank 0 sends")
+    assert not [text for text in told if any(words in text for words in false)]
+    assert "replicas" not in tab.locator(".zl-ownership .zl-legend").inner_text()

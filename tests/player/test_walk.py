@@ -9,7 +9,7 @@ from test_scale import part
 from zerolab import Cluster
 from zerolab.player import page, payload
 from zerolab.player.holdings import held_at_update
-from zerolab.player.payload import whole_of
+from zerolab.player.owners import whole_of
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import RankError
+from zerolab.engines import Zero1
 from zerolab.runtime import report
 
 
@@ -71,6 +72,31 @@ def test_an_error_of_an_odd_class_is_told_and_can_be_shown(cluster, function, sa
     assert str(caught.value).encode(), "no lone surrogate"
     assert "\x1b[2J" not in str(caught.value)
     assert "test_report.py, line" in caught.value.where
+
+
+def make_an_engine_that_is_refused():
+    Zero1(torch.nn.Linear(2, 2), torch.optim.LBFGS)
+
+
+def test_what_an_engine_refuses_is_told_at_the_line_that_asked_for_it(cluster):
+    with pytest.raises(RankError, match="LBFGS cannot run on shards") as caught:
+        cluster.run(make_an_engine_that_is_refused)
+    assert re.fullmatch(r"test_report\.py, line \d+: Zero1\(.+LBFGS\)", caught.value.where), caught.value.where
+    assert 'File "zerolab/engines/checks.py"' in caught.value.traceback, "it shows the whole way"
+
+
+def clip_by_torch():
+    model = torch.nn.Linear(2, 2)
+    engine = Zero1(model, torch.optim.SGD, lr=0.1)
+    engine.backward(model(torch.ones(1, 2)).sum())
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_an_error_after_backward_is_not_told_as_one_of_backward(cluster):
+    with pytest.raises(RankError, match=r"clip by engine\.clip_grad_norm_") as caught:
+        cluster.run(clip_by_torch)
+    assert caught.value.phase == "running"
+    assert "torch.nn.utils.clip_grad_norm_" in caught.value.where
 
 
 def test_the_errors_of_a_group_are_shown_with_the_same_labels(cluster):

@@ -315,6 +315,10 @@ def test_a_no_names_the_number_that_is_missing():
             {"world_size": 8, "scheme": "megatron", "logits": "fused"},
             "logits is 'fused', which Megatron does not have: its own loss stores them",
         ),
+        (
+            {"world_size": 8, "scheme": "megatron", "norms": "unfused"},
+            "norms is 'unfused', which Megatron does not have: its own are one kernel each",
+        ),
         ({"world_size": 8, "attention": "flash"}, "unknown attention 'flash': choose one of fused, math"),
         ({"world_size": 8, "norms": "unfused"}, "norms is 'unfused', and 7b has layer norms: choose norms='fused'"),
         ({"world_size": 8, "logits": "bf16"}, "unknown logits 'bf16': choose one of own, fp32, flash, fused"),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from zerolab.figures.chart import INK, NEUTRAL
 from zerolab.figures.drawing import Picture, box, colour, digit, drawing, text
 from zerolab.names import check_known
-from zerolab.player.payload import owners, smallest_held
+from zerolab.player.owners import held_by, owners
 from zerolab.recording.events import STATE, Event, RankRecording, Spans
 from zerolab.recording.recording import Recording
 
@@ -77,7 +77,7 @@ class Frames(Picture):
         check_known("unit", unit, units)
         for name in moments:
             check_known("moment", name, MOMENTS)
-        held = smallest_held(event for rank in recording.ranks for event in rank.events)
+        held = held_by(event for rank in recording.ranks for event in rank.events)
         parts = owners(recording, units[unit], held)
         if parts is None or len(parts) != recording.world_size:
             raise ValueError(

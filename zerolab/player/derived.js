@@ -211,11 +211,11 @@ function wholeOf(owners, rank) {
 }
 
 /**
- * The parts of a unit by the replicas of the model, which follow each other (see `owners` in payload.py).
+ * The parts of a unit by the replicas of the model, which follow each other (see `owners` in owners.py).
  * @param {[start: number, stop: number, owner: number][]} owners
  */
 export function wholes(owners) {
-  const starts = owners.flatMap(([start], k) => (k === 0 || start < owners[k - 1][0] ? [k] : []));
+  const starts = owners.flatMap(([start], k) => (k === 0 || start <= owners[k - 1][0] ? [k] : []));
   return starts.map((start, k) => owners.slice(start, starts[k + 1]));
 }
 

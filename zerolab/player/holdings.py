@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from zerolab.player.payload import owners, smallest_held, whole_of
+from zerolab.player.owners import held_by, owners, whole_of
 from zerolab.recording.events import Spans
 from zerolab.theory import STATE_CATEGORIES
 
@@ -15,7 +15,7 @@ Parts = dict[str, list[float]]
 
 def held_at_update(recording: "Recording") -> list[Parts]:
     """What each rank holds at its last update. Raises ValueError before the second step, which completes the state."""
-    held = smallest_held(event for rank in recording.ranks for event in rank.events)
+    held = held_by(event for rank in recording.ranks for event in rank.events)
     owned = {}
     for unit in recording.units:
         share = unit.padded // recording.world_size  # where nobody owns it: as ZeRO would divide it

@@ -10,11 +10,10 @@ import base64
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import asdict
-from itertools import pairwise
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from zerolab.player.difference import first_difference, in_one_line
+from zerolab.player.owners import Held, held_by, owners
 from zerolab.recording.card import terms
 from zerolab.recording.events import (
     CATEGORIES,
@@ -30,7 +29,6 @@ from zerolab.recording.events import (
     UnitInfo,
     count,
 )
-from zerolab.theory import SHARDED
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -39,7 +37,6 @@ if TYPE_CHECKING:
 VERSION = 1
 
 T = TypeVar("T", bound=Hashable)
-Held = dict[tuple[str, str], dict[int, Event]]
 
 
 class Table(dict[T, int]):
@@ -177,51 +174,6 @@ def _rank(recording: RankRecording) -> dict[str, object]:
     return shared | ({"cards": cards} if cards else {})
 
 
-def smallest_held(events: Iterable[Event]) -> Held:
-    """For every unit and category the smallest part that each rank was ever recorded to hold."""
-    held: Held = {}
-    for event in events:
-        if event.op == "hold" and event.unit and event.category and event.spans:
-            of_ranks = held.setdefault((event.unit, event.category), {})
-            # What is gathered comes and goes; the smallest that a rank ever had is what it never lets go of.
-            of_ranks[event.rank] = min(of_ranks.get(event.rank, event), event, key=attrgetter("held"))
-    return held
-
-
-def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[list[int]] | None:
-    """Who keeps which part of a unit's flat, read off the recording: `[start, stop, rank]`, or None if all keep all.
-
-    The part that a rank never lets go of is the one it owns. Where every rank always held everything (ZeRO-1 under an
-    optimizer without state), the stage's own rule is used: N equal parts in rank order. Under hybrid sharding each
-    replica has a whole of its own: their parts follow each other, replica by replica (`whole_of`).
-    """
-    # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
-    for category in ("optimizer_state", "parameters", "gradients"):
-        keepers: dict[Spans, list[int]] = {}
-        for rank, event in sorted(held.get((unit.name, category), {}).items()):
-            keepers.setdefault(event.spans or (), []).append(rank)
-        parts = sorted((start, stop, ranks) for spans, ranks in keepers.items() for start, stop in spans)
-        # Where parts overlap, several ranks kept the same elements, and none owns them.
-        disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
-        copies = {len(ranks) for ranks in keepers.values()}
-        # Of optimizer state one rank may have all: a unit with a single matrix.
-        alone = category == "optimizer_state" and copies == {1}
-        if disjoint and len(copies) == 1 and len(keepers) > (not alone):
-            return [[start, stop, ranks[copy]] for copy in range(max(copies)) for start, stop, ranks in parts]
-    is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
-    if recording.world_size == 1 or is_cut:
-        share = unit.padded // recording.world_size
-        return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
-    return None
-
-
-def whole_of(rank: int, parts: list[list[int]]) -> list[list[int]]:
-    """Of the parts that `owners` gives those of the rank's own replica; all of them where there is one whole."""
-    starts = [place for place, (start, *_) in enumerate(parts) if not place or start < parts[place - 1][0]]
-    wholes = [parts[start:stop] for start, stop in pairwise([*starts, len(parts)])]
-    return next((whole for whole in wholes if any(owner == rank for *_, owner in whole)), parts)
-
-
 def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str, object]]:
     """The units in the order of the model; a unit that only events name is listed without a size."""
     known = {unit.name: unit for unit in recording.units}
@@ -270,7 +222,7 @@ def payload(recording: "Recording") -> dict[str, object]:
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
         "spans": [[edge for span in spans for edge in span] for spans in tables["spans"]],
         "numbers": list(tables["numbers"]),
-        "units": _units(recording, tables, smallest_held(events)),
+        "units": _units(recording, tables, held_by(events)),
         "sources": [asdict(source) for source in texts],
         "count": len(events),
         "columns": columns,

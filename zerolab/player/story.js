@@ -47,6 +47,8 @@ export class Story {
     this.summed = Object.values(this.sent).some((ops) => ops.has("all_reduce") || ops.has("reduce_scatter"));
     this.alike = this.summed ? ", each in the same way" : this.#isSilent() ? ", each by its own gradients alone" : "";
     this.released = this.#released();
+    this.divided = this.released && this.#isDivided();
+    this.uneven ||= this.divided;
     /** @type {Partial<Record<Act, string>>} */
     this.texts = {};
     const frozen = model.units.some((unit) => unit.frozen) ? " that are not frozen" : "";
@@ -196,6 +198,17 @@ export class Story {
     );
   }
 
+  /** Whether ranks gather a unit and still have a part of it alone, as those do that share the computing of it. */
+  #isDivided() {
+    const { model } = this;
+    return model.units.some(({ name, numel, replicated }) => {
+      const most = model.rows.map(({ rank }) =>
+        Math.max(0, ...model.changes(rank, "parameters", name).spans.map(size)),
+      );
+      return !replicated && most.every((held) => held && held < 0.99 * numel);
+    });
+  }
+
   /** @param {Act} act */
   #alone(act) {
     const name = {
@@ -240,12 +253,13 @@ export class Story {
 
   /** @param {Act} act */
   #text(act) {
-    const { parts, known, sent, passes, released, own, uneven, trained, whole, summed, alike } = this;
+    const { parts, known, sent, passes, released, divided, own, uneven, trained, whole, summed, alike } = this;
     return TOLD[act]({
       parts,
       known,
       passes,
       released,
+      divided,
       own,
       uneven,
       trained,
@@ -266,17 +280,15 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, known, passes, whole, does }) {
-    const agreed = does("broadcast") ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
-    const kept = parts.parameters
-      ? `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`
-      : passes
-        ? "the parameters that it computes with"
-        : "all of them";
+  setup({ parts, known, passes, divided, whole, does }) {
+    const agreed = does("broadcast") && !divided ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
+    const shard = `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`;
+    const all = passes ? "the parameters that it computes with" : "all of them";
+    const kept = divided ? "its part of every unit" : parts.parameters ? shard : all;
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, passes, released, whole, does }) {
+  forward({ parts, known, passes, released, divided, whole, does }) {
     if (passes) return "Forward: ranks send each other what they have computed, and go on with what they get.";
     if (!known.parameters) {
       const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
@@ -287,7 +299,9 @@ const TOLD = {
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
     }
     const unit = whole ? "sharded unit" : "unit";
-    const kept = `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
+    const kept = divided
+      ? "a rank keeps a part of each unit, but computing needs more of it"
+      : `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
   backward({ parts, known, passes, released, does }) {

@@ -36,11 +36,11 @@ export function telling(beat, model, story) {
   if (beat.kind === "compute") {
     const [who, does, whose] = doing(beat, model, "computes", "compute");
     const what = beat.op === "backward" ? "gradients" : "the forward";
-    const batch = story.passes ? "" : ` of ${whose} own batch`;
+    const batch = story.passes || story.divided ? "" : ` of ${whose} own batch`;
     return atStart(`${unit}: ${who} ${does} ${what}${batch}.${never}`);
   }
   const numel = model.columns.numel[beat.places[0]];
-  const does = `${differing(beat, model) || sending(beat, model, never !== "")}.${never}`;
+  const does = `${differing(beat, model) || sending(beat, model, story, never !== "")}.${never}`;
   if (beat.op === "barrier") return capital(does);
   return atStart(`${unit || count(numel, "element")}: ${does}`);
 }
@@ -80,9 +80,9 @@ function differing({ places }, { columns, payload }) {
 
 /**
  * What a collective does, in words; of one that is broken off, which one it is.
- * @param {Beat} beat @param {Model} model @param {boolean} isBroken
+ * @param {Beat} beat @param {Model} model @param {Story} story @param {boolean} isBroken
  */
-function sending({ op, act, places }, model, isBroken) {
+function sending({ op, act, places }, model, story, isBroken) {
   const { group } = model.event(places[0]);
   const ranks = group?.length ?? model.worldSize;
   const whole = !model.units.length;
@@ -94,7 +94,9 @@ function sending({ op, act, places }, model, isBroken) {
   if (op === "all_gather")
     return whole
       ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
-      : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
+      : story.divided
+        ? `what ${whose} keep of it is gathered, so that each of them has it`
+        : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
   if (op === "reduce_scatter")
     return whole
       ? `each rank gets the sum${theirs} of its own part`

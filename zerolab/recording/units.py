@@ -2,17 +2,20 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain, count
+from itertools import chain, count, product
+from math import prod
+from operator import mul
 from typing import Any
 
 import torch
 from torch import nn
 
 from zerolab.engines.partition import FlatLayout, partition
-from zerolab.recording.events import UnitInfo
+from zerolab.recording.events import Spans, UnitInfo
 from zerolab.recording.updates import tensors_of
-from zerolab.recording.wrappers import is_part, local_of, rows_of, units_of, whole
+from zerolab.recording.wrappers import is_part, local_of, units_of, whole
 
+ROWS = 256  # of a matrix whose columns are told
 Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
 """A piece of model state, as `Holding`: the category, the flat (None: unknown), a span of it, and the tensor."""
 
@@ -65,17 +68,14 @@ class Pieces:
     """Says of what a tensor is a piece, and where it lies there."""
 
     def __init__(self) -> None:
-        self._spans: dict[int, tuple[Any, tuple[int, int]]] = {}  # by the id of a DTensor's spec, which it keeps alive
+        self._known: dict[int, tuple[Any, Spans]] = {}  # by the id of a DTensor's spec, which it keeps alive
 
-    def of_parameter(self, parameter: torch.Tensor, unit: str | None, start: int) -> list[Held]:
+    def of_parameter(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
         """A parameter, which begins at `start` in its flat, and its gradient."""
-        held: list[Held] = []
-        if (mine := local_of(parameter)) is not None:
-            held.append(("parameters", unit, self._span(parameter, start), mine))
+        yield from self._held("parameters", parameter, unit, start)
         gradient = parameter.grad if parameter.is_leaf else None
-        if gradient is not None and (mine := local_of(gradient)) is not None:
-            held.append(("gradients", unit, self._span(gradient, start), mine))
-        return held
+        if gradient is not None:
+            yield from self._held("gradients", gradient, unit, start)
 
     def of_state(self, optimizer: torch.optim.Optimizer, models: Iterable[Places]) -> Iterator[Held]:
         """What an optimizer outside engines keeps."""
@@ -83,16 +83,40 @@ class Pieces:
             # An optimizer knows its parameters as objects, not by name.
             found = (places[id(parameter)] for places in models if id(parameter) in places)
             unit, start = next(found, (None, 0))
-            if (mine := local_of(value)) is not None:
-                # A step counter is state, but it covers none of the flat's elements.
-                whole = value.numel() == parameter.numel()
-                yield "optimizer_state", unit, self._span(value, start) if whole else (0, 0), mine
+            # A step counter is state, but it covers none of the flat's elements.
+            yield from self._held("optimizer_state", value, unit, start if value.numel() == parameter.numel() else None)
 
-    def _span(self, tensor: torch.Tensor, start: int) -> tuple[int, int]:
-        """Where this rank's elements of a parameter lie in its flat, in which the parameter begins at `start`."""
+    def _held(self, category: str, tensor: torch.Tensor, unit: str | None, start: int | None) -> Iterator[Held]:
+        """This rank's elements of a tensor that begins at `start` in its flat; None: it lies nowhere there."""
+        if (mine := local_of(tensor)) is not None:
+            spans = () if start is None else self._spans(tensor)
+            for first, last in spans or ((0, 0),):  # its bytes count, wherever they lie
+                yield category, unit, ((start or 0) + first, (start or 0) + last), mine
+
+    def _spans(self, tensor: torch.Tensor) -> Spans:
+        """Which elements of a parameter, or of what is like it, this rank has."""
         spec = getattr(tensor, "_spec", None)
         if spec is None:
-            return start, start + tensor.numel()
+            return ((0, tensor.numel()),)
         # A parameter and its gradients share one DTensor spec. Keyed by id, since hashing it takes ten calls.
-        _, (first, last) = self._spans.get(id(spec)) or self._spans.setdefault(id(spec), (spec, rows_of(spec)))
-        return (start + first, start + last) if last else (0, 0)
+        return (self._known.get(id(spec)) or self._known.setdefault(id(spec), (spec, spans_of(spec))))[1]
+
+
+def spans_of(spec: Any) -> Spans:
+    """Which elements of a DTensor this rank has: one span, or for a matrix that is sharded by columns one for each row.
+
+    None where there would be more than `ROWS`: each look at the parameter would take as many times as long.
+    """
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    shape = spec.shape
+    mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
+    divided = max((dim for dim, size in enumerate(mine) if size != shape[dim]), default=0)
+    inner = prod(shape[divided + 1 :])
+    rows = [range(first, first + size) for first, size in zip(offset[:divided], mine[:divided], strict=True)]
+    if prod(map(len, rows)) > ROWS or 0 in mine:
+        return ()
+    strides = [prod(shape[dim + 1 :]) for dim in range(divided)]
+    first, size = (offset[divided], mine[divided]) if shape else (0, 1)
+    starts = [sum(map(mul, strides, row)) + first * inner for row in product(*rows)]
+    return tuple((start, start + size * inner) for start in starts)

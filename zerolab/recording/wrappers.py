@@ -153,22 +153,6 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor | None:
     return mine if type(mine) in (torch.Tensor, nn.Parameter) else None
 
 
-def rows_of(spec: Any) -> tuple[int, int]:
-    """Where this rank's elements of a DTensor begin and end; (0, 0) for ways to shard that no single span could tell.
-
-    A DTensor that is sharded by rows has one piece of it.
-    """
-    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
-
-    if any(placement.is_shard() and placement.dim for placement in spec.placements):
-        return 0, 0
-    shape = spec.shape
-    mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
-    row = shape.numel() // shape[0] if shape and shape[0] else 1
-    first = (offset[0] if offset else 0) * row
-    return first, first + (mine[0] if mine else 1) * row
-
-
 # What FSDP2 tells the profiler, such as `FSDP::all_gather (layers.0)`.
 _LABEL = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((?P<module>[^)]+)\))?")
 

@@ -147,7 +147,9 @@ class Call:
             return Standing(rank, state, position, phase, where, page.read_stage())
         told, position = outcome.value, page.read_host()  # the host's: it has raised, whatever its device does
         state = "lost a peer" if outcome.blames_a_peer else f"raised {told['exception']}"
-        return Standing(rank, state, position, told["phase"] or phase, told["where"] or where, told["stage"])
+        if told["where"]:  # what the error passed through, and not the last collective's place
+            phase, where = told["phase"], told["where"]
+        return Standing(rank, state, position, phase, where, told["stage"])
 
     def _last_place(self, member: Member) -> tuple[str, str]:
         """The last known phase and line of a rank: it notes them at each collective, and reports them when asked."""

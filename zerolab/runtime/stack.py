@@ -96,9 +96,14 @@ def _phase(filename: str, function: str) -> str:
 
 
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
-    """Phase and the innermost line of a lesson that an exception passed through."""
-    passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)]
-    return describe(passed[::-1])
+    """Phase and the innermost line of the learner's own that an exception passed through, or else of an engine.
+
+    Where an engine refuses something, the line that asked for it says more than the one that raises.
+    """
+    passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)][::-1]
+    phase, where = describe(passed)
+    own = (place(file, line) for file, line, _ in passed if is_a_lesson(file) and sources.is_own(file))
+    return phase, next(own, where)
 
 
 def format_error(error: BaseException) -> str:

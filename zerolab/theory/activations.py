@@ -34,6 +34,13 @@ one kernel writes their gradient beside them (flash-attn's cross-entropy); or th
 cross-entropy (Liger's) makes a chunk of them at a time."""
 
 
+def check_norms(shape: Architecture, norms: str) -> None:
+    """Raises ValueError for kinds of norms that are unknown, or that the model does not have."""
+    check_known("norms", norms, NORMS)
+    if norms == "unfused" and shape.kind == "gpt":
+        raise ValueError(f"norms is 'unfused', and {shape.name} has layer norms: choose norms='fused'")
+
+
 def kept_by_a_block(
     shape: Architecture,
     rows: int,
@@ -59,11 +66,11 @@ def kept_by_a_block(
         * `mlp`: the inputs and outputs of each function in it: eight widths, or four times `hidden`.
         * `matrices`: only with "selective", the results of every second matrix multiplication.
 
-    Raises ValueError for an unknown checkpointing, attention or kind of norms.
+    Raises ValueError for an unknown checkpointing, attention or kind of norms, or one that the model does not have.
     """
     check_known("checkpointing", checkpointing, CHECKPOINTING)
     check_known("attention", attention, ATTENTION)
-    check_known("norms", norms, NORMS)
+    check_norms(shape, norms)
     tokens, width = rows * length, shape.width
     found = {"input": word * width * tokens // tensor}
     if checkpointing == "block":
@@ -94,7 +101,11 @@ def kept_by_a_block(
 def kept_at_the_end(
     shape: Architecture, rows: int, length: int, word: int, *, norms: str = "fused", tensor: int = 1
 ) -> int:
-    """Bytes that the last norm and the output keep: the input of each, and the norm's statistics per row."""
+    """Bytes that the last norm and the output keep: the input of each, and the norm's statistics per row.
+
+    Raises ValueError for norms that are unknown, or that the model does not have.
+    """
+    check_norms(shape, norms)
     numbers_a_row = (2 if shape.kind == "gpt" else 1) + shape.width * (norms == "unfused")
     tokens = rows * length
     return word * shape.width * tokens + (word * shape.width + numbers_a_row * FP32_BYTES) * tokens // tensor

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from zerolab import catalog
 from zerolab.catalog import Architecture, Gpu, Link
 from zerolab.names import check_count, check_divides, check_fraction, check_known
-from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, NORMS
+from zerolab.theory.activations import ATTENTION, CHECKPOINTING, LOGITS, NORMS, check_norms
 from zerolab.theory.forms import BYTES_PER_PARAMETER, MOMENTS
 from zerolab.theory.schemes import STAGES
 
@@ -43,6 +43,7 @@ _NOT_MEGATRONS = {
         "selective",
         "its own repeats core attention alone, which saves nothing where that is fused: choose 'none' or 'block'",
     ),
+    "norms": ("unfused", "its own are one kernel each: choose 'fused'"),
     "logits": ("fused", "its own loss stores them, and overwrites them: choose 'own'"),
 }
 
@@ -95,8 +96,7 @@ class Job:
         for option, (name, why) in _NOT_MEGATRONS.items():
             if self.scheme == "megatron" and getattr(self, option) == name:
                 raise ValueError(f"{option} is {name!r}, which Megatron does not have: {why}")
-        if self.norms == "unfused" and self.shape.kind == "gpt":
-            raise ValueError(f"norms is 'unfused', and {self.shape.name} has layer norms: choose norms='fused'")
+        check_norms(self.shape, self.norms)
         self.gpu.rate(self.precision)
         for name, words in _COUNTS.items():  # 8.0 is a count, but in a title it is 8
             object.__setattr__(self, name, check_count(words, getattr(self, name)))

@@ -1,0 +1,86 @@
+"""Who keeps which part of a unit, read off a recording: the part that a rank never lets go of is the one it owns."""
+
+from collections.abc import Collection, Iterable
+from itertools import chain, pairwise
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
+
+from zerolab.recording.events import Event, Spans, UnitInfo
+from zerolab.theory import SHARDED
+
+if TYPE_CHECKING:
+    from zerolab.recording.recording import Recording
+
+Owners = list[list[int]]
+"""Parts of a unit's flat: `[start, stop, rank]`."""
+
+
+class Range(NamedTuple):
+    """The least and the most of a unit that a rank was ever recorded to hold."""
+
+    least: Event
+    most: Event
+
+
+Held = dict[tuple[str, str], dict[int, Range]]
+"""By unit and category, then by rank."""
+
+
+def held_by(events: Iterable[Event]) -> Held:
+    """For every unit and category the range of what each rank held. What is gathered comes and goes."""
+    held: Held = {}
+    for event in events:
+        if event.op == "hold" and event.unit and event.category and event.spans:
+            of_ranks = held.setdefault((event.unit, event.category), {})
+            least, most = of_ranks.get(event.rank, (event, event))
+            by_size = attrgetter("held")
+            of_ranks[event.rank] = Range(min(least, event, key=by_size), max(most, event, key=by_size))
+    return held
+
+
+def owners(recording: "Recording", unit: UnitInfo, held: Held) -> Owners | None:
+    """Who keeps which part of a unit's flat, or None if all keep all.
+
+    Where every rank always held everything (ZeRO-1 under an optimizer without state), the stage's own rule is used: N
+    equal parts in rank order. Under hybrid sharding each replica has a whole of its own: their parts follow each other,
+    replica by replica (`whole_of`). So they do where no rank ever has the whole unit, and some have this of it and
+    others that, as under tensor parallelism.
+    """
+    whole: dict[Spans, list[int]] = {}
+    for rank, (_, most) in sorted(held.get((unit.name, "parameters"), {}).items()):
+        whole.setdefault(most.spans or (), []).append(rank)
+    if len(whole) > 1 and all(sum(b - a for a, b in spans) < 0.99 * unit.numel for spans in whole):
+        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in whole.values()]
+        return [*chain.from_iterable(parts)] if all(parts) else None
+    found = _kept(unit, held, range(recording.world_size))
+    is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
+    if found is None and (recording.world_size == 1 or is_cut):
+        share = unit.padded // recording.world_size
+        return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+    return found
+
+
+def _kept(unit: UnitInfo, held: Held, group: Collection[int], *, alone: bool = False) -> Owners | None:
+    """What some ranks keep of a unit, if it is different parts, of which each has as many copies; `alone`: or one."""
+    # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
+    for category in ("optimizer_state", "parameters", "gradients"):
+        keepers: dict[Spans, list[int]] = {}
+        for rank, (least, _) in sorted(held.get((unit.name, category), {}).items()):
+            if rank in group:
+                keepers.setdefault(least.spans or (), []).append(rank)
+        parts = sorted((start, stop, ranks) for spans, ranks in keepers.items() for start, stop in spans)
+        # Where parts overlap, several ranks kept the same elements, and none owns them.
+        disjoint = all(left[1] <= right[0] for left, right in pairwise(parts))
+        copies = {len(ranks) for ranks in keepers.values()}
+        # Of optimizer state one rank may have all: a unit with a single matrix.
+        one_is_enough = alone or (category == "optimizer_state" and copies == {1})
+        if disjoint and len(copies) == 1 and len(keepers) > (not one_is_enough):
+            return [[start, stop, ranks[copy]] for copy in range(max(copies)) for start, stop, ranks in parts]
+    return None
+
+
+def whole_of(rank: int, parts: Owners) -> Owners:
+    """Of the parts that `owners` gives those of the rank's own replica; all of them where there is one whole."""
+    starts = [place for place, (start, *_) in enumerate(parts) if not place or start <= parts[place - 1][0]]
+    wholes = [parts[start:stop] for start, stop in pairwise([*starts, len(parts)])]
+    return next((whole for whole in wholes if any(owner == rank for *_, owner in whole)), parts)
