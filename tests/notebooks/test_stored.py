@@ -72,13 +72,15 @@ def test_no_widget_no_frame_and_no_widget_state_is_stored(notebook):
 def test_a_picture_is_a_small_png_of_fixed_size_with_a_caption(notebook):
     pictures = [output for output in outputs(notebook) if "image/png" in output.get("data", {})]
     assert pictures, "each lesson shows what ran"
-    sizes = {"player": set(), "figure": set(), "planner": set(), "player with saves": set()}  # which take a lane
+    sizes = {}
     for picture in pictures:
         png = base64.b64decode("".join(picture["data"]["image/png"]))
         assert len(png) <= 60_000
         caption = "".join(picture["data"]["text/plain"])
-        kind = caption.partition(": ")[0] + " with saves" * bool(re.search(r"\d saves?$", caption))
-        sizes[kind].add(struct.unpack(">II", png[16:24]))
+        kind = caption.partition(": ")[0]
+        assert kind in ("player", "figure", "planner")
+        more = re.findall(r" on \d+ ranks|\d saves?$", caption)  # ranks have rows, and saves a lane
+        sizes.setdefault((kind, *more), set()).add(struct.unpack(">II", png[16:24]))
     assert all(len(its) <= 1 for its in sizes.values())
 
 
