@@ -153,7 +153,7 @@ def _refused(clusters, make_engine, world_size=1):
         ("adamw", "optimizer_cls is 'adamw': pass an optimizer's class"),
         (
             torch.optim.SGD([torch.ones(2)]),
-            "made already (SGD), and an engine makes one for its shards: pass its class",
+            "made already (SGD), and an engine makes its own: pass the class",
         ),
         (torch.optim.LBFGS, "LBFGS cannot run on shards"),
         (torch.optim.Adafactor, "Adafactor cannot run on shards"),

@@ -1,11 +1,14 @@
 """No sentence of the player says what the recording's own events do not say."""
 
+from contextlib import nullcontext
+
 import divided
 import pytest
 import torch
 from showing import state
+from torch.distributed.fsdp import fully_shard
 
-from zerolab import Cluster
+from zerolab import Cluster, RankError
 from zerolab.player import payload
 from zerolab.player.owners import whole_of
 
@@ -192,9 +195,8 @@ def test_of_ranks_that_send_each_other_activations_none_is_said_to_have_all_para
     assert not [text for text in told if "own batch" in text]
 
 
-def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_none_is_called_a_whole(show):
-    with Cluster(world_size=4, device="cpu") as cluster:
-        recording = cluster.record(divided.train)
+def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_none_is_called_a_whole(four, show):
+    recording = four.record(divided.train)
     held = {}
     for event in recording.events:
         if event.op == "hold" and event.category in ("parameters", "optimizer_state") and event.spans:
@@ -212,6 +214,91 @@ def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_no
     assert "Before the first step: each rank keeps its part of every unit." in told
     assert "Update: each rank changes only what it owns." in told
     assert "blocks.1: what the 2 ranks of a group keep of it is gathered, so that each of them has it." in told
+    assert "root: its 2 shards are gathered, so every rank of the group has all of it." in told
     false = ("all of it", "own batch", "1/3", "third", "rank 0 sends")
-    assert not [text for text in told if any(words in text for words in false)]
+    assert not [text for text in told if not text.startswith("root") and any(words in text for words in false)]
     assert "replicas" not in tab.locator(".zl-ownership .zl-legend").inner_text()
+
+
+class Blocks(torch.nn.Module):
+    """Three blocks, of which a forward may leave out the last, or raise behind the first."""
+
+    def __init__(self, *, idle=False, raises=False):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(3))
+        self.idle, self.raises = idle, raises
+
+    def forward(self, inputs):
+        for block in self.blocks[: 2 if self.idle else 3]:
+            inputs = block(inputs)
+            if self.raises:
+                raise ValueError("behind the first block")
+        return inputs
+
+
+def over_a_mesh(shape, *, how, **options):
+    """Two steps of the blocks, which FSDP2 shards over a mesh of this shape, in a loop of one's own."""
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("copies", "shards")[-len(shape) :])
+    model = Blocks(**how)
+    for module in (*model.blocks, model):
+        fully_shard(module, mesh=mesh, **options)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Cluster(world_size=4, device="cpu") as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("how", ["idle", "raises"])
+@pytest.mark.parametrize(("shape", "shards"), [((4,), 4), ((2, 2), 2)])
+def test_a_unit_that_no_forward_came_to_is_in_as_many_parts_as_the_others(four, show, shape, shards, how):
+    with pytest.raises(RankError, match="behind the first") if how == "raises" else nullcontext() as raised:
+        recording = four.record(over_a_mesh, shape, how={how: True})
+    recording = recording if raised is None else raised.value.recording
+    parts = [unit["owners"] for unit in payload(recording)["units"] if unit["numel"]]
+    assert {len({owner for *_, owner in whole_of(rank, unit)}) for unit in parts for rank in range(4)} == {shards}
+    told = stories(show(recording))
+    assert f"Before the first step: each rank keeps 1/{shards} of every unit, its shard." in told
+    assert not [text for text in told if "part of every unit" in text or "all of them" in text]
+
+
+def halves_that_nobody_gathers(mesh_shape):
+    """A step of two layers, the first cut by rows and the second by columns."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", mesh_shape, mesh_dim_names=("data", "tensor"))
+    block = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False), torch.nn.Linear(16, 8, bias=False))
+    model = torch.nn.Sequential(block)
+    parallelize_module(block, mesh["tensor"], {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.ones(2, 8)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize("mesh_shape", [(1, 4), (2, 2)])
+def test_of_parts_that_nobody_gathers_none_is_said_to_be(four, show, mesh_shape):
+    recording = four.record(halves_that_nobody_gathers, mesh_shape)
+    for unit in payload(recording)["units"]:
+        if unit["numel"]:
+            wholes = [whole_of(rank, unit["owners"]) for rank in range(4)]
+            assert {len({owner for *_, owner in whole}) for whole in wholes} == {mesh_shape[1]}
+    tab = show(recording)
+    told = stories(tab)
+    assert "Forward: every rank computes with its own part of each unit; none is gathered." in told
+    assert not [text for text in told if "own batch" in text or "gathered just" in text]
+    assert "replicas" not in tab.locator(".zl-ownership .zl-legend").inner_text()
+
+
+def test_parts_that_are_gathered_and_kept_are_no_wholes_either(four, show):
+    told = stories(show(four.record(divided.train, reshard_after_forward=False)))
+    assert "Before the first step: each rank keeps its part of every unit." in told
+    assert not [text for text in told if "own batch" in text or "1/3" in text]

@@ -6,7 +6,7 @@ from math import prod
 import divided
 import pytest
 import torch
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
@@ -75,3 +75,17 @@ def test_under_tensor_parallelism_all_bytes_of_state_are_elements_that_are_told(
         after = {category: sum(n for (_, each), n in held.items() if each == category) for category in rank.state}
         assert 4 * after["parameters"] == rank.state["parameters"]
         assert 8 * after["optimizer_state"] == rank.state["optimizer_state"] - 4 * 52  # Adam's step, one a parameter
+
+
+def a_number_on_two_of_four():
+    """A model with a parameter without a dimension, on a mesh that only two ranks are in."""
+    mesh = DeviceMesh("cpu", [0, 1])
+    model = torch.nn.Linear(2, 2)
+    model.scale = torch.nn.Parameter(distribute_tensor(torch.ones(()), mesh, [Replicate()]))
+    model(torch.ones(1, 2)).sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    return spans_of(model.scale._spec)
+
+
+def test_a_rank_that_the_mesh_does_not_have_has_nothing_of_a_tensor_and_is_recorded(four):
+    assert four.record(a_number_on_two_of_four).results == [((0, 1),), ((0, 1),), (), ()]

@@ -27,8 +27,8 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
     """Raises TypeError for what is no optimizer's class or a keyword of none, ValueError if it needs whole tensors."""
     if isinstance(optimizer_cls, torch.optim.Optimizer):
         name = type(optimizer_cls).__name__
-        made = f"optimizer_cls is an optimizer that is made already ({name}), and an engine makes one for its shards"
-        raise TypeError(f"{made}: pass its class and its keywords, such as torch.optim.{name}, lr=1e-3")
+        made = f"optimizer_cls is an optimizer that is made already ({name}), and an engine makes its own"
+        raise TypeError(f"{made}: pass the class and its keywords, such as {name}, lr=1e-3")
     if not (isinstance(optimizer_cls, type) and issubclass(optimizer_cls, torch.optim.Optimizer)):
         raise TypeError(f"optimizer_cls is {optimizer_cls!r}: pass an optimizer's class, such as torch.optim.AdamW")
     for name in (base.__name__ for base in optimizer_cls.__mro__):  # a subclass of LBFGS needs whole tensors too

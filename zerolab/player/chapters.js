@@ -30,7 +30,7 @@ export function chaptersOf({ model, beats, story, values }) {
   const facts = new Facts(model, beats, values);
   if (!facts.step || !facts.unit || !facts.own.length) return [];
   // Its chapters tell of nothing else, and of units that are whole once they are gathered.
-  if (!story.known.parameters || !story.known.optimizer_state || story.divided) return [];
+  if (!story.known.parameters || !story.known.optimizer_state || story.divided.size) return [];
   const teller = new Teller(facts, facts.unit, story);
   for (const tell of TOLD_IN_ORDER) tell(teller);
   if (teller.chapters.length + 1 < FEWEST) return [];

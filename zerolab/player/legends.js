@@ -27,7 +27,7 @@ export function legends(player) {
     ? [...lines, model.folded ? "colour: owner, 8 in turn" : named ? "colour: its owner" : "colour: owner"]
     : lines;
   const copies = Math.max(...model.units.map(({ owners }) => wholes(owners ?? []).length), 0);
-  if (copies > 1 && !player.story.divided) told.push(element("span", {}, `${copies} replicas, each a whole`));
+  if (copies > 1 && !player.story.divided.size) told.push(element("span", {}, `${copies} replicas, each a whole`));
   const meant = player.pieces.meant
     ? [element("span", {}, "messages not recorded: drawn as what the collective means")]
     : [];

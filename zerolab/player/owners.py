@@ -43,20 +43,23 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> Owners | None:
 
     Where every rank always held everything (ZeRO-1 under an optimizer without state), the stage's own rule is used: N
     equal parts in rank order. Under hybrid sharding each replica has a whole of its own: their parts follow each other,
-    replica by replica (`whole_of`). So they do where no rank ever has the whole unit, and some have this of it and
-    others that, as under tensor parallelism.
+    replica by replica (`whole_of`). So do those of ranks that share the computing of a unit, as under tensor
+    parallelism: of what they gather, some have this and others that, and none has all.
     """
-    whole: dict[Spans, list[int]] = {}
-    for rank, (_, most) in sorted(held.get((unit.name, "parameters"), {}).items()):
-        whole.setdefault(most.spans or (), []).append(rank)
-    if len(whole) > 1 and all(sum(b - a for a, b in spans) < 0.99 * unit.numel for spans in whole):
-        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in whole.values()]
-        return [*chain.from_iterable(parts)] if all(parts) else None
     found = _kept(unit, held, range(recording.world_size))
     is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
     if found is None and (recording.world_size == 1 or is_cut):
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+    ranges = held.get((unit.name, "parameters"), {})
+    alike: dict[Spans, list[int]] = {}
+    for rank, (_, most) in sorted(ranges.items()):
+        alike.setdefault(most.spans or (), []).append(rank)
+    gathered = any(least.held < most.held for least, most in ranges.values())
+    none_has_all = all(most.held < 0.99 * unit.numel for _, most in ranges.values())
+    if len(alike) > 1 and none_has_all and (gathered or found is None):
+        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in alike.values()]
+        return [*chain.from_iterable(parts)] if all(parts) else found
     return found
 
 

@@ -4,6 +4,7 @@
 import { codeOf, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
 import { exact } from "./format.js";
+import { divided, range } from "./kept.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -26,6 +27,10 @@ export class Story {
     for (const places of model.ofRank) this.#ofRank(places);
     /** @type {Set<Category>} */
     this.lacking = new Set(); // of which it was not recorded who holds all there is
+    /** Whether an update was made. Without one, what a rank keeps is the least that it ever had. */
+    this.updated = model.columns.kind.some(
+      (kind, i) => kind === codeOf(model.payload.kinds, "optimizer") && !model.cut.has(i),
+    );
     this.uneven = false; // whether some rank keeps much more of a unit than the mean, as owners of whole matrices do
     this.parts = {
       parameters: this.#inParts("parameters"),
@@ -36,9 +41,7 @@ export class Story {
       parameters: this.#isKnown("parameters"),
       gradients: this.#isKnown("gradients"),
       optimizer_state: this.#isKnown("optimizer_state"),
-      update: model.columns.kind.some(
-        (kind, i) => kind === codeOf(model.payload.kinds, "optimizer") && !model.cut.has(i),
-      ),
+      update: this.updated,
     };
     this.sent = this.#sent();
     /** Whether ranks send each other what they have computed, as stages of a pipeline do, of which none has all. */
@@ -47,8 +50,8 @@ export class Story {
     this.summed = Object.values(this.sent).some((ops) => ops.has("all_reduce") || ops.has("reduce_scatter"));
     this.alike = this.summed ? ", each in the same way" : this.#isSilent() ? ", each by its own gradients alone" : "";
     this.released = this.#released();
-    this.divided = this.released && this.#isDivided();
-    this.uneven ||= this.divided;
+    this.divided = divided(model);
+    this.uneven ||= this.divided.size > 0;
     /** @type {Partial<Record<Act, string>>} */
     this.texts = {};
     const frozen = model.units.some((unit) => unit.frozen) ? " that are not frozen" : "";
@@ -119,7 +122,12 @@ export class Story {
         ? model.changes(model.columns.rank[i], category, unit).spans.findLast((spans) => spans.length)
         : model.held(model.columns.rank[i], category, unit, i);
     /** @type {(unit: Unit) => number[]} */
-    const held = (unit) => updates.map((i) => size(at(i, unit.name) ?? []));
+    const held = (unit) =>
+      updates.map((i) =>
+        category === "parameters" && !this.updated
+          ? range(model, model.columns.rank[i], unit).least
+          : size(at(i, unit.name) ?? []),
+      );
     const largest = [...model.units]
       .sort((a, b) => b.padded - a.padded)
       .find((unit) => unit.padded && held(unit).some(Boolean));
@@ -198,17 +206,6 @@ export class Story {
     );
   }
 
-  /** Whether ranks gather a unit and still have a part of it alone, as those do that share the computing of it. */
-  #isDivided() {
-    const { model } = this;
-    return model.units.some(({ name, numel, replicated }) => {
-      const most = model.rows.map(({ rank }) =>
-        Math.max(0, ...model.changes(rank, "parameters", name).spans.map(size)),
-      );
-      return !replicated && most.every((held) => held && held < 0.99 * numel);
-    });
-  }
-
   /** @param {Act} act */
   #alone(act) {
     const name = {
@@ -253,13 +250,16 @@ export class Story {
 
   /** @param {Act} act */
   #text(act) {
-    const { parts, known, sent, passes, released, divided, own, uneven, trained, whole, summed, alike } = this;
+    const { model, parts, known, sent, passes, released, own, uneven, trained, whole, summed, alike } = this;
+    const units = model.units.filter(({ name }) => this.divided.has(name));
+    const grows = units.some((unit) => model.rows.some(({ rank }) => range(model, rank, unit).grows));
     return TOLD[act]({
       parts,
       known,
       passes,
       released,
-      divided,
+      divided: units.length > 0,
+      gathered: grows,
       own,
       uneven,
       trained,
@@ -288,12 +288,13 @@ const TOLD = {
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, passes, released, divided, whole, does }) {
+  forward({ parts, known, passes, released, divided, gathered, whole, does }) {
     if (passes) return "Forward: ranks send each other what they have computed, and go on with what they get.";
     if (!known.parameters) {
       const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
       return `Forward: every rank computes on its own batch${gathered}.`;
     }
+    if (divided && !gathered) return "Forward: every rank computes with its own part of each unit; none is gathered.";
     if (!parts.parameters) {
       const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
@@ -304,7 +305,7 @@ const TOLD = {
       : `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
-  backward({ parts, known, passes, released, does }) {
+  backward({ parts, known, passes, released, divided, does }) {
     const again = parts.parameters && released ? "each is gathered once more; " : "";
     const start = `Backward, last unit first: ${again}`;
     if (does("reduce_scatter")) {
@@ -312,6 +313,7 @@ const TOLD = {
       const kept = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
       return `${start}gradients are added up over the ranks, each part on its owner${isKnown ? kept : ""}.`;
     }
+    if (divided) return `${start}every rank has the gradients of its own part; what several have is added up.`;
     if (does("all_reduce")) {
       const one = known.optimizer_state ? ", so that all of them make the same update" : "";
       const use = parts.optimizer_state ? ", and each then uses its own part of the sums" : one;

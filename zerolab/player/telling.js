@@ -36,7 +36,7 @@ export function telling(beat, model, story) {
   if (beat.kind === "compute") {
     const [who, does, whose] = doing(beat, model, "computes", "compute");
     const what = beat.op === "backward" ? "gradients" : "the forward";
-    const batch = story.passes || story.divided ? "" : ` of ${whose} own batch`;
+    const batch = story.passes || story.divided.size ? "" : ` of ${whose} own batch`;
     return atStart(`${unit}: ${who} ${does} ${what}${batch}.${never}`);
   }
   const numel = model.columns.numel[beat.places[0]];
@@ -82,7 +82,7 @@ function differing({ places }, { columns, payload }) {
  * What a collective does, in words; of one that is broken off, which one it is.
  * @param {Beat} beat @param {Model} model @param {Story} story @param {boolean} isBroken
  */
-function sending({ op, act, places }, model, story, isBroken) {
+function sending({ op, act, places, units }, model, story, isBroken) {
   const { group } = model.event(places[0]);
   const ranks = group?.length ?? model.worldSize;
   const whole = !model.units.length;
@@ -94,7 +94,7 @@ function sending({ op, act, places }, model, story, isBroken) {
   if (op === "all_gather")
     return whole
       ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
-      : story.divided
+      : units.some(({ name }) => story.divided.has(name))
         ? `what ${whose} keep of it is gathered, so that each of them has it`
         : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
   if (op === "reduce_scatter")

@@ -262,8 +262,9 @@ export interface Known {
   /** Whether ranks send each other what they have computed. */
   passes: boolean;
   released: boolean;
-  /** Whether what is gathered of a unit is never all of it. */
+  /** Whether ranks compute with units of which none ever has all, and whether they gather some of those. */
   divided: boolean;
+  gathered: boolean;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
   /** Whether some rank keeps much more of a unit than the mean. */

@@ -41,7 +41,7 @@ class Ownership:
         self._pieces = Pieces()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
-        self._seen: dict[tuple[str, str], Spans] = {}  # as the engine gave them; merged in `_logged`
+        self._seen: dict[tuple[str, str], list[tuple[int, int]]] = {}  # as they were given; merged in `_logged`
         self._logged: dict[tuple[str, str], Spans] = {}
         self._later: set[str] = set()  # flats that the next look at any flat includes
         self._gathered: set[str] = set()  # flats of another system that are whole, or being gathered
@@ -269,20 +269,20 @@ class Ownership:
         self._later.clear()
         self._emptied = False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
-        now: dict[tuple[str, str], Spans] = {}
+        now: dict[tuple[str, str], list[tuple[int, int]]] = {}
         dtypes: dict[tuple[str, str], str] = {}
-        for category, unit, span, tensor in self._held(names, updates=not stays):
+        for category, unit, spans, tensor in self._held(names, updates=not stays):
             assign(tensor, _INDEX[category], unit)
-            if unit is not None and span[1] > span[0]:
-                now[category, unit] = (*now.get((category, unit), ()), span)
+            if unit is not None and spans and spans[0][1] > spans[0][0]:
+                now.setdefault((category, unit), []).extend(spans)
                 dtypes[category, unit] = str(tensor.dtype).removeprefix("torch.")
         # What no longer appears has been let go, and that is an event as well.
         for key in self._seen:
             if key not in now and (names is None or key[1] in names) and not (stays and key[0] == "optimizer_state"):
-                now[key] = ()
-        for key, spans in now.items():
-            if self._seen.get(key, ()) != spans:
-                self._seen[key], merged = spans, merge_spans(spans)
+                now[key] = []
+        for key, found in now.items():
+            if self._seen.get(key, []) != found:
+                self._seen[key], merged = found, merge_spans(found)
                 if self._logged.get(key, ()) != merged:
                     self._logged[key] = merged
                     self._log.add("memory", "hold", unit=key[1], category=key[0], spans=merged, dtype=dtypes.get(key))
@@ -307,7 +307,8 @@ class Ownership:
         else:
             updates = False
             holdings = (holding for engine, flat in flats for holding in held_in(flat, engine.optimizer.state))
-        return [*holdings, *self._held_by_models(names, updates=updates)]
+        of_engines = ((category, name, (span,), tensor) for category, name, span, tensor in holdings)
+        return [*of_engines, *self._held_by_models(names, updates=updates)]
 
     def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What models without an engine hold, in some flats or in all; with `updates`, their optimizers' state, too."""
@@ -327,7 +328,7 @@ class Ownership:
                         record: Any = records[key]() if key in records else None
                         # Micro-batches add up in it, where FSDP2 reduces in another dtype than it computes in.
                         if record is not None and (whole := record.unsharded_accumulated_grad) is not None:
-                            held.append(("gradients", unit, (start, start + whole.numel()), whole))
+                            held.append(("gradients", unit, ((start, start + whole.numel()),), whole))
         for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

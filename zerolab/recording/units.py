@@ -15,9 +15,10 @@ from zerolab.recording.events import Spans, UnitInfo
 from zerolab.recording.updates import tensors_of
 from zerolab.recording.wrappers import is_part, local_of, units_of, whole
 
-ROWS = 256  # of a matrix whose columns are told
-Held = tuple[str, str | None, tuple[int, int], torch.Tensor]
-"""A piece of model state, as `Holding`: the category, the flat (None: unknown), a span of it, and the tensor."""
+Held = tuple[str, str | None, Spans, torch.Tensor]
+"""A piece of model state: the category, the flat (None: unknown), which elements of it, and the tensor."""
+
+ROWS = 256  # of a matrix of which a rank has columns
 
 Places = dict[int | str, tuple[str, int]]
 """Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
@@ -68,7 +69,7 @@ class Pieces:
     """Says of what a tensor is a piece, and where it lies there."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Any, Spans]] = {}  # by the id of a DTensor's spec, which it keeps alive
+        self._known: dict[tuple[int, int], tuple[Any, Spans]] = {}  # by the id of a DTensor's spec, kept alive
 
     def of_parameter(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
         """A parameter, which begins at `start` in its flat, and its gradient."""
@@ -89,34 +90,36 @@ class Pieces:
     def _held(self, category: str, tensor: torch.Tensor, unit: str | None, start: int | None) -> Iterator[Held]:
         """This rank's elements of a tensor that begins at `start` in its flat; None: it lies nowhere there."""
         if (mine := local_of(tensor)) is not None:
-            spans = () if start is None else self._spans(tensor)
-            for first, last in spans or ((0, 0),):  # its bytes count, wherever they lie
-                yield category, unit, ((start or 0) + first, (start or 0) + last), mine
+            yield category, unit, () if start is None else self._spans(tensor, start), mine
 
-    def _spans(self, tensor: torch.Tensor) -> Spans:
-        """Which elements of a parameter, or of what is like it, this rank has."""
+    def _spans(self, tensor: torch.Tensor, start: int) -> Spans:
+        """Which elements of a parameter, or of what is like it, this rank has, as counted in its flat."""
         spec = getattr(tensor, "_spec", None)
         if spec is None:
-            return ((0, tensor.numel()),)
+            return ((start, start + tensor.numel()),)
         # A parameter and its gradients share one DTensor spec. Keyed by id, since hashing it takes ten calls.
-        return (self._known.get(id(spec)) or self._known.setdefault(id(spec), (spec, spans_of(spec))))[1]
+        key = id(spec), start
+        if key not in self._known:
+            self._known[key] = spec, tuple((start + first, start + last) for first, last in spans_of(spec))
+        return self._known[key][1]
 
 
 def spans_of(spec: Any) -> Spans:
     """Which elements of a DTensor this rank has: one span, or for a matrix that is sharded by columns one for each row.
 
-    None where there would be more than `ROWS`: each look at the parameter would take as many times as long.
+    Nothing is told where that would be more than `ROWS`: each look at the parameter would take as many times as long.
     """
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
     shape = spec.shape
     mine, offset = compute_local_shape_and_global_offset(shape, spec.mesh, spec.placements)
-    divided = max((dim for dim, size in enumerate(mine) if size != shape[dim]), default=0)
-    inner = prod(shape[divided + 1 :])
-    rows = [range(first, first + size) for first, size in zip(offset[:divided], mine[:divided], strict=True)]
-    if prod(map(len, rows)) > ROWS or 0 in mine:
+    if 0 in mine:  # so it is, too, on a rank that the mesh does not have
         return ()
-    strides = [prod(shape[dim + 1 :]) for dim in range(divided)]
-    first, size = (offset[divided], mine[divided]) if shape else (0, 1)
-    starts = [sum(map(mul, strides, row)) + first * inner for row in product(*rows)]
-    return tuple((start, start + size * inner) for start in starts)
+    divided = max((dim for dim, size in enumerate(mine) if size != shape[dim]), default=0)
+    rows = [range(first, first + size) for first, size in zip(offset[:divided], mine[:divided], strict=True)]
+    if prod(map(len, rows)) > ROWS:
+        return ()
+    sizes = [prod(shape[dim + 1 :]) for dim in range(divided + 1)]  # how far apart neighbours in a dimension lie
+    first, size = (offset[divided] * sizes[-1], mine[divided] * sizes[-1]) if shape else (0, 1)
+    starts = (sum(map(mul, sizes, row)) + first for row in product(*rows))
+    return tuple((start, start + size) for start in starts)

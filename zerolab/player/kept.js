@@ -1,0 +1,36 @@
+// How much of a unit's parameters ranks ever had, and which units none of them ever had whole.
+
+import { codeOf, size } from "./derived.js";
+
+/**
+ * @import { Model } from "./model.js"
+ * @import { Unit } from "./types.d.ts"
+ */
+
+/**
+ * The least and the most elements of a unit that a rank was ever recorded to have, 0 if none; whether it got some.
+ * @param {Model} model @param {number} rank @param {Unit} unit
+ */
+export function range(model, rank, unit) {
+  const sizes = model.changes(rank, "parameters", unit.name).spans.map(size).filter(Boolean);
+  const [least, most] = sizes.length ? [Math.min(...sizes), Math.max(...sizes)] : [0, 0];
+  return { least, most, grows: most > least };
+}
+
+/**
+ * The names of the units that ranks have computed with although each has a part alone, as under tensor parallelism.
+ * @param {Model} model
+ */
+export function divided(model) {
+  const { columns, cut, payload, rows, units } = model;
+  const forward = codeOf(payload.words, "forward");
+  const used = new Set(columns.unit.filter((_, i) => columns.op[i] === forward && !cut.has(i)));
+  const isDivided = (/** @type {Unit} */ unit) =>
+    rows.every(({ rank }) => {
+      const { most } = range(model, rank, unit);
+      return most && most < 0.99 * unit.numel;
+    });
+  return new Set(
+    units.filter((unit, k) => used.has(k + 1) && !unit.replicated && isDivided(unit)).map(({ name }) => name),
+  );
+}
