@@ -23,7 +23,8 @@ _MACHINERY = (
     str(Path(__file__).parent.parent / "exercises" / "harness") + os.sep,
     contextlib.__file__,
 )
-_COLLECTIVES = str(Path(__file__).parent.parent / "engines" / "collectives.py")
+_ENGINES = str(Path(__file__).parent.parent / "engines") + os.sep
+_COLLECTIVES = f"{_ENGINES}collectives.py"
 _DTENSOR = f"torch{os.sep}distributed{os.sep}tensor{os.sep}"  # whose exchanges are autograd functions
 # By names that torch, packages on top of it and our engines use; the innermost known one wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
@@ -96,13 +97,15 @@ def _phase(filename: str, function: str) -> str:
 
 
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
-    """Phase and the innermost line of the learner's own that an exception passed through, or else of an engine.
+    """Phase and the innermost line of a lesson that an exception passed through.
 
-    Where an engine refuses something, the line that asked for it says more than the one that raises.
+    Where an engine itself raises it, to refuse something, that is the learner's line that asked for it, if there is
+    one: it says more than the one that raises.
     """
     passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)][::-1]
     phase, where = describe(passed)
-    own = (place(file, line) for file, line, _ in passed if is_a_lesson(file) and sources.is_own(file))
+    refused = passed and passed[0][0].startswith(_ENGINES)
+    own = (place(file, line) for file, line, _ in passed if refused and is_a_lesson(file) and sources.is_own(file))
     return phase, next(own, where)
 
 
