@@ -69,6 +69,7 @@ def of_real_values():
         ({"utilisation": "40%"}, TypeError, "utilisation is '40%': pass a number"),
         ({"length": "2k"}, TypeError, "length is '2k': pass a number"),
         ({"gpus_per_node": 0}, ValueError, "GPUs in a node"),
+        ({"hardware": "h100"}, TypeError, "hardware is 'h100': pass a Hardware, or gpu"),
         ({"length": 10**6}, ValueError, "1 to 2048 tokens"),
         ({"checkpointing": "full"}, ValueError, "unknown checkpointing 'full': choose one of none, selective, block"),
         ({"length": 0}, ValueError, "a batch of 1 x 0 tokens"),

@@ -243,6 +243,12 @@ def test_a_model_whose_way_depends_on_values_is_answered_with_its_state():
         found.most("rows")
 
 
+@pytest.mark.parametrize("name", ["units", "options"])
+def test_what_is_of_another_type_is_said_in_a_sentence(name):
+    with pytest.raises(TypeError, match=f"{name} is 5: pass a "):
+        fit(Branching, 2, inputs=torch.zeros(4, 8), **{name: 5})
+
+
 def test_a_model_that_cannot_be_built_on_shapes_can_be_passed_as_a_module():
     with pytest.raises(ValueError, match="pass the module in place of the function"):
         fit(Reading, 2, inputs=torch.zeros(4, 8))

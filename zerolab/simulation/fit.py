@@ -82,10 +82,15 @@ def fit(
             stages those without one are left out.
         progress: called with a sentence as each row begins.
 
-    Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for a function that needs
-    arguments or returns no module; ImportError without transformers; RuntimeError where the forward fails.
+    Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for what is of another
+    type, or a function that needs arguments or returns no module; ImportError without transformers; RuntimeError where
+    the forward fails.
     """
     device, options = catalog.gpu(gpu), options or {}
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options is {options!r}: pass a mapping of the engines' options to their values")
+    if not isinstance(units, type | str | list | tuple | None):
+        raise TypeError(f"units is {units!r}: pass a class of blocks, its name, or a list of modules' names")
     world_size, gpus_per_node = check_count("world size", world_size), check_count("gpus_per_node", gpus_per_node)
     chosen = _stages(stages, options, nodes=has_nodes(world_size, gpus_per_node))
     cases = _cases(chosen, precision, checkpointing, device)

@@ -106,6 +106,8 @@ def simulate(
     chosen = _checked(stages, precision, moments)
     _check_batch(model, batches, rows, length)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
+    if not isinstance(hardware, Hardware):
+        raise TypeError(f"hardware is {hardware!r}: pass a Hardware, or gpu, network and the others by themselves")
     hardware.gpu.rate(precision)  # refused here, before anything is executed
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings = {}
