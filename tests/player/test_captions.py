@@ -11,6 +11,7 @@ from torch.distributed.fsdp import fully_shard
 from zerolab import Cluster, RankError
 from zerolab.player import payload
 from zerolab.player.owners import whole_of
+from zerolab.recording.units import ROWS
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -211,8 +212,8 @@ def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_no
             assert sum(stop - start for start, stop, _ in mine) == most
     tab = show(recording)
     told = [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
-    assert "Before the first step: each rank keeps its part of every unit." in told
-    assert "Update: each rank changes only what it owns." in told
+    assert "Before the first step: each rank keeps its part of each unit." in told
+    assert "Update: each rank changes what it has." in told
     assert "blocks.1: what the 2 ranks of a group keep of it is gathered, so that each of them has it." in told
     assert "root: its 2 shards are gathered, so every rank of the group has all of it." in told
     false = ("all of it", "own batch", "1/3", "third", "rank 0 sends")
@@ -267,7 +268,7 @@ def test_a_unit_that_no_forward_came_to_is_in_as_many_parts_as_the_others(four, 
     assert {len({owner for *_, owner in whole_of(rank, unit)}) for unit in parts for rank in range(4)} == {shards}
     told = stories(show(recording))
     assert f"Before the first step: each rank keeps 1/{shards} of every unit, its shard." in told
-    assert not [text for text in told if "part of every unit" in text or "all of them" in text]
+    assert not [text for text in told if "its part of" in text or "all of them" in text]
 
 
 def halves_that_nobody_gathers(mesh_shape):
@@ -300,5 +301,63 @@ def test_of_parts_that_nobody_gathers_none_is_said_to_be(four, show, mesh_shape)
 
 def test_parts_that_are_gathered_and_kept_are_no_wholes_either(four, show):
     told = stories(show(four.record(divided.train, reshard_after_forward=False)))
-    assert "Before the first step: each rank keeps its part of every unit." in told
+    assert "Before the first step: each rank keeps its part of each unit." in told
     assert not [text for text in told if "own batch" in text or "1/3" in text]
+
+
+def acts_of(tab, rank):
+    """A rank's acts in the first step, each as often as it begins anew."""
+    acts = tab.evaluate(
+        f"{PLAYER}.story.acts.filter((_, i) => ((e) => e.rank === {rank} && e.step === 1)({PLAYER}.model.event(i)))"
+    )
+    return [act for before, act in zip([None, *acts], acts, strict=False) if act != before]
+
+
+def test_what_is_added_up_within_a_forward_is_no_backward(four, show):
+    tab = show(four.record(divided.train))
+    assert acts_of(tab, 0) == ["forward", "backward", "update"]
+
+
+def a_forward_alone(width):
+    """A forward, without gradients, of two layers of which each rank has a part."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    block = torch.nn.Sequential(torch.nn.Linear(8, width), torch.nn.Linear(width, width))
+    model = torch.nn.Sequential(block)
+    parallelize_module(block, init_device_mesh("cpu", (4,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    with torch.no_grad():
+        model(torch.ones(2, 8))
+
+
+@pytest.mark.parametrize("width", [16, 2 * ROWS])
+def test_activations_that_are_added_up_are_no_gradients_and_the_batch_is_shared(four, show, width):
+    recording = four.record(a_forward_alone, width)
+    tab = show(recording)
+    told = [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
+    assert not [text for text in told if "radient" in text or "Backward" in text or "own batch" in text]
+    assert [text for text in told if "added up over all ranks, which all get the sum" in text or "computes" in text]
+
+
+def test_of_a_unit_that_no_forward_came_to_the_owners_are_those_that_share_the_others(four):
+    recording = four.record(divided.train, idle=True)
+    for unit in payload(recording)["units"]:
+        for rank in range(4):
+            assert {owner for *_, owner in whole_of(rank, unit["owners"])} == {rank, (rank + 2) % 4}
+
+
+def shards_in_a_loop_of_ones_own():
+    from torch.distributed.fsdp import FullyShardedDataParallel
+
+    model = FullyShardedDataParallel(torch.nn.Linear(8, 8), use_orig_params=True, device_id=torch.device("cpu"))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_where_bytes_are_known_and_not_their_elements_nobody_is_said_to_have_all(two, show):
+    told = stories(show(two.record(shards_in_a_loop_of_ones_own)))
+    assert "Update: which parameters a rank updates was not recorded." in told
+    assert not [text for text in told if "all parameters" in text or "all of them" in text]

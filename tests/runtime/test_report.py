@@ -74,15 +74,18 @@ def test_an_error_of_an_odd_class_is_told_and_can_be_shown(cluster, function, sa
     assert "test_report.py, line" in caught.value.where
 
 
-def make_an_engine_that_is_refused():
-    Zero1(torch.nn.Linear(2, 2), torch.optim.LBFGS)
+def make_an_engine_that_is_refused(optimizer, lr):
+    Zero1(torch.nn.Linear(2, 2), optimizer, lr=lr)
 
 
-def test_what_an_engine_refuses_is_told_at_the_line_that_asked_for_it(cluster):
-    with pytest.raises(RankError, match="LBFGS cannot run on shards") as caught:
-        cluster.run(make_an_engine_that_is_refused)
-    assert re.fullmatch(r"test_report\.py, line \d+: Zero1\(.+LBFGS\)", caught.value.where), caught.value.where
-    assert 'File "zerolab/engines/checks.py"' in caught.value.traceback, "it shows the whole way"
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "says"), [("LBFGS", 1.0, "cannot run on shards"), ("SGD", -1.0, "learning")]
+)
+def test_what_an_engine_refuses_is_told_at_the_line_that_asked_for_it(cluster, optimizer, lr, says):
+    with pytest.raises(RankError, match=says) as caught:
+        cluster.run(make_an_engine_that_is_refused, getattr(torch.optim, optimizer), lr)
+    assert re.fullmatch(r"test_report\.py, line \d+: Zero1\(.+lr=lr\)", caught.value.where), caught.value.where
+    assert 'File "zerolab/engines/' in caught.value.traceback, "it shows the whole way"
 
 
 def clip_by_torch():

@@ -25,12 +25,29 @@ export function divided(model) {
   const { columns, cut, payload, rows, units } = model;
   const forward = codeOf(payload.words, "forward");
   const used = new Set(columns.unit.filter((_, i) => columns.op[i] === forward && !cut.has(i)));
-  const isDivided = (/** @type {Unit} */ unit) =>
-    rows.every(({ rank }) => {
-      const { most } = range(model, rank, unit);
-      return most && most < 0.99 * unit.numel;
-    });
+  const isDivided = (/** @type {Unit} */ unit) => {
+    const most = rows.map(({ rank }) => range(model, rank, unit).most);
+    return most.some(Boolean) && most.every((held) => held < 0.99 * unit.numel);
+  };
   return new Set(
     units.filter((unit, k) => used.has(k + 1) && !unit.replicated && isDivided(unit)).map(({ name }) => name),
   );
+}
+
+/**
+ * Whether ranks get more of some of these units than they keep.
+ * @param {Model} model @param {Set<string>} names
+ */
+export function grows(model, names) {
+  const units = model.units.filter(({ name }) => names.has(name));
+  return units.some((unit) => model.rows.some(({ rank }) => range(model, rank, unit).grows));
+}
+
+/**
+ * Whether no rank keeps all of any unit.
+ * @param {Model} model
+ */
+export function areAllInParts(model) {
+  const units = model.units.filter(({ numel }) => numel);
+  return units.every((unit) => model.rows.every(({ rank }) => range(model, rank, unit).least < 0.99 * unit.numel));
 }

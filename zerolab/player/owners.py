@@ -51,16 +51,35 @@ def owners(recording: "Recording", unit: UnitInfo, held: Held) -> Owners | None:
     if found is None and (recording.world_size == 1 or is_cut):
         share = unit.padded // recording.world_size
         return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
-    ranges = held.get((unit.name, "parameters"), {})
+    groups = _sharers(unit, held)
+    if len(groups) > 1 and (found is None or _is_gathered(held.get((unit.name, "parameters"), {}))):
+        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in groups]
+        return [*chain.from_iterable(parts)] if all(parts) else found
+    return found
+
+
+def _is_gathered(ranges: dict[int, Range]) -> bool:
+    return any(least.held < most.held for least, most in ranges.values())
+
+
+def _sharers(unit: UnitInfo, held: Held) -> list[list[int]]:
+    """The ranks in groups that gather the same of a unit, if none ever has all of it.
+
+    Of one that was never gathered, such as one that no forward came to, they are those of a unit that was.
+    """
+    own = held.get((unit.name, "parameters"), {})
+    if any(most.held >= 0.99 * unit.numel for _, most in own.values()):
+        return []
+    others = (ranges for (_, category), ranges in held.items() if category == "parameters")
+    found = [_alike(ranges) for ranges in (own, *others) if _is_gathered(ranges)]
+    return next((groups for groups in found if len(groups) > 1), _alike(own))
+
+
+def _alike(ranges: dict[int, Range]) -> list[list[int]]:
     alike: dict[Spans, list[int]] = {}
     for rank, (_, most) in sorted(ranges.items()):
         alike.setdefault(most.spans or (), []).append(rank)
-    gathered = any(least.held < most.held for least, most in ranges.values())
-    none_has_all = all(most.held < 0.99 * unit.numel for _, most in ranges.values())
-    if len(alike) > 1 and none_has_all and (gathered or found is None):
-        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in alike.values()]
-        return [*chain.from_iterable(parts)] if all(parts) else found
-    return found
+    return [*alike.values()]
 
 
 def _kept(unit: UnitInfo, held: Held, group: Collection[int], *, alone: bool = False) -> Owners | None:

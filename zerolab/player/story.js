@@ -4,7 +4,7 @@
 import { codeOf, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
 import { exact } from "./format.js";
-import { divided, range } from "./kept.js";
+import { areAllInParts, divided, grows, range } from "./kept.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -94,14 +94,18 @@ export class Story {
     /** @type {Act} */
     let act = "setup";
     let step = 0;
+    let until = 0; // the end of the forwards so far
     for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
       if (columns.step[i] && columns.step[i] !== step) {
         step = columns.step[i];
         act = "forward";
       }
       const phase = payload.phases[columns.phase[i] - 1];
+      if (columns.op[i] === codeOf(payload.words, "forward")) until = Math.max(until, columns.t_end[i]);
+      // Ranks that share the computing of a unit add up what they get, before its forward is over.
+      const within = act === "forward" && !columns.unit[i] && columns.t_start[i] < until;
       if (phase === "forward") act = "forward";
-      else if (phase === "backward" || phase === "reduce") act = "backward";
+      else if (phase === "backward" || (phase === "reduce" && !within)) act = "backward";
       else if (phase === "step" && act !== "share") act = "update";
       else if (phase === "gather" && act === "update") act = "share";
       this.acts[i] = step && !columns.step[i] && phase === "setup" ? "aside" : act;
@@ -131,7 +135,10 @@ export class Story {
     const largest = [...model.units]
       .sort((a, b) => b.padded - a.padded)
       .find((unit) => unit.padded && held(unit).some(Boolean));
-    if (!largest) return 0;
+    if (!largest) {
+      if (updates.some((i) => model.liveAt(i)[category])) this.lacking.add(category); // nobody told which elements
+      return 0;
+    }
     // Some systems shard unevenly, and then the ranks' mean says into how many parts.
     const sizes = held(largest);
     const mean = sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
@@ -251,15 +258,14 @@ export class Story {
   /** @param {Act} act */
   #text(act) {
     const { model, parts, known, sent, passes, released, own, uneven, trained, whole, summed, alike } = this;
-    const units = model.units.filter(({ name }) => this.divided.has(name));
-    const grows = units.some((unit) => model.rows.some(({ rank }) => range(model, rank, unit).grows));
     return TOLD[act]({
       parts,
       known,
       passes,
       released,
-      divided: units.length > 0,
-      gathered: grows,
+      divided: this.divided.size > 0,
+      gathered: grows(model, this.divided),
+      some: areAllInParts(model) ? "each unit" : "some units",
       own,
       uneven,
       trained,
@@ -280,28 +286,28 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, known, passes, divided, whole, does }) {
+  setup({ parts, known, passes, divided, some, whole, does }) {
     const agreed = does("broadcast") && !divided ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
     const shard = `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`;
     const all = passes ? "the parameters that it computes with" : "all of them";
-    const kept = divided ? "its part of every unit" : parts.parameters ? shard : all;
+    const kept = divided ? `its part of ${some}` : parts.parameters ? shard : all;
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, passes, released, divided, gathered, whole, does }) {
+  forward({ parts, known, passes, released, divided, gathered, some, whole, does }) {
     if (passes) return "Forward: ranks send each other what they have computed, and go on with what they get.";
+    if (divided && !gathered) return `Forward: every rank computes with its own part of ${some}; none is gathered.`;
     if (!known.parameters) {
-      const gathered = does("all_gather") ? "; parameters are gathered for it" : "";
-      return `Forward: every rank computes on its own batch${gathered}.`;
+      const batch = divided ? "" : " on its own batch";
+      return `Forward: every rank computes${batch}${does("all_gather") ? "; parameters are gathered for it" : ""}.`;
     }
-    if (divided && !gathered) return "Forward: every rank computes with its own part of each unit; none is gathered.";
     if (!parts.parameters) {
       const sent = does("all_gather", "all_reduce") ? "" : ", so nothing is sent";
       return `Forward: every rank has all parameters and computes on its own batch${sent}.`;
     }
     const unit = whole ? "sharded unit" : "unit";
     const kept = divided
-      ? "a rank keeps a part of each unit, but computing needs more of it"
+      ? `a rank keeps a part of ${some}, but computing needs more of it`
       : `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
@@ -313,7 +319,7 @@ const TOLD = {
       const kept = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
       return `${start}gradients are added up over the ranks, each part on its owner${isKnown ? kept : ""}.`;
     }
-    if (divided) return `${start}every rank has the gradients of its own part; what several have is added up.`;
+    if (divided) return `${start}every rank has the gradients of its own part.`;
     if (does("all_reduce")) {
       const one = known.optimizer_state ? ", so that all of them make the same update" : "";
       const use = parts.optimizer_state ? ", and each then uses its own part of the sums" : one;
@@ -322,7 +328,8 @@ const TOLD = {
     if (passes) return `${start}ranks send each other what they have computed, and go on with what they get.`;
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, known, own, uneven, trained, whole, summed, alike, does }) {
+  update({ parts, known, own, uneven, divided, trained, whole, summed, alike, does }) {
+    if (divided) return "Update: each rank updates what it has.";
     if (!own && !known.optimizer_state) return "Update: which parameters a rank updates was not recorded.";
     if (!own)
       return `Update: every rank ${summed ? `makes the same update of ${trained}` : `updates ${trained}${alike}`}.`;

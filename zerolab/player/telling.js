@@ -28,8 +28,10 @@ export function telling(beat, model, story) {
   if (beat.kind === "update") {
     const { own, uneven, trained, whole, alike } = story;
     const owned = uneven ? "what" : `the ${part(own).replace("a ", "")} that`;
+    if (story.divided.size) return `Update: each rank changes what it has.${never}`;
     if (own) return `Update: each rank changes only ${owned} it owns${whole}.${never}`;
     const [who, does, whose] = doing(beat, model, "changes", "change");
+    if (!story.known.optimizer_state) return `Update: ${who} ${does} ${whose} parameters.${never}`;
     if (who === "the rank") return `Update: the rank changes ${trained}.${never}`;
     return `Update: ${who} ${does} ${who === "every rank" ? trained + alike : `${whose} parameters`}.${never}`;
   }
@@ -101,9 +103,10 @@ function sending({ op, act, places, units }, model, story, isBroken) {
     return whole
       ? `each rank gets the sum${theirs} of its own part`
       : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
+  const gradients = whole || act === "forward" ? "" : "gradients are ";
   if (op === "all_reduce")
-    return whole || some
-      ? `${whole ? "" : "gradients are "}added up over ${whose}, which all get the sum`
+    return !gradients || some
+      ? `${gradients}added up over ${whose}, which all get the sum`
       : "gradients are added up, and all ranks get the sum";
   if (op === "all_to_all" && act === "update")
     return "rows of whole matrices travel to the rank that works out their update, or back from it";

@@ -265,6 +265,8 @@ export interface Known {
   /** Whether ranks compute with units of which none ever has all, and whether they gather some of those. */
   divided: boolean;
   gathered: boolean;
+  /** Of how many units a rank keeps a part, in words. */
+  some: string;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
   /** Whether some rank keeps much more of a unit than the mean. */

@@ -328,7 +328,7 @@ class Ownership:
                         record: Any = records[key]() if key in records else None
                         # Micro-batches add up in it, where FSDP2 reduces in another dtype than it computes in.
                         if record is not None and (whole := record.unsharded_accumulated_grad) is not None:
-                            held.append(("gradients", unit, ((start, start + whole.numel()),), whole))
+                            held += self._pieces.of("gradients", whole, unit, start)
         for optimizer in self._optimizers if updates else ():
             for group in optimizer.param_groups:
                 for parameter in group["params"]:

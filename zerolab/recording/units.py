@@ -18,7 +18,7 @@ from zerolab.recording.wrappers import is_part, local_of, units_of, whole
 Held = tuple[str, str | None, Spans, torch.Tensor]
 """A piece of model state: the category, the flat (None: unknown), which elements of it, and the tensor."""
 
-ROWS = 256  # of a matrix of which a rank has columns
+ROWS = 64  # of a matrix of which a rank has columns
 
 Places = dict[int | str, tuple[str, int]]
 """Each parameter's flat and its start there, by id and by name: FSDP2 gathers a parameter as another object."""
@@ -73,10 +73,10 @@ class Pieces:
 
     def of_parameter(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
         """A parameter, which begins at `start` in its flat, and its gradient."""
-        yield from self._held("parameters", parameter, unit, start)
+        yield from self.of("parameters", parameter, unit, start)
         gradient = parameter.grad if parameter.is_leaf else None
         if gradient is not None:
-            yield from self._held("gradients", gradient, unit, start)
+            yield from self.of("gradients", gradient, unit, start)
 
     def of_state(self, optimizer: torch.optim.Optimizer, models: Iterable[Places]) -> Iterator[Held]:
         """What an optimizer outside engines keeps."""
@@ -85,9 +85,9 @@ class Pieces:
             found = (places[id(parameter)] for places in models if id(parameter) in places)
             unit, start = next(found, (None, 0))
             # A step counter is state, but it covers none of the flat's elements.
-            yield from self._held("optimizer_state", value, unit, start if value.numel() == parameter.numel() else None)
+            yield from self.of("optimizer_state", value, unit, start if value.numel() == parameter.numel() else None)
 
-    def _held(self, category: str, tensor: torch.Tensor, unit: str | None, start: int | None) -> Iterator[Held]:
+    def of(self, category: str, tensor: torch.Tensor, unit: str | None, start: int | None) -> Iterator[Held]:
         """This rank's elements of a tensor that begins at `start` in its flat; None: it lies nowhere there."""
         if (mine := local_of(tensor)) is not None:
             yield category, unit, () if start is None else self._spans(tensor, start), mine

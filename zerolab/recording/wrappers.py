@@ -120,7 +120,8 @@ _WHOLE_SHAPES = ("_unpadded_unsharded_size", "ds_shape")
 
 def is_part(parameter: nn.Parameter) -> bool:
     """Whether a parameter shows a rank its part of something of which nobody tells where it lies."""
-    return any(hasattr(parameter, name) for name in _WHOLE_SHAPES)
+    # The last is the mark of FSDP1's views with `use_orig_params`, whose shapes nobody has noted either.
+    return any(hasattr(parameter, name) for name in (*_WHOLE_SHAPES, "_fsdp_flattened"))
 
 
 def whole(

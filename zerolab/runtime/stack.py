@@ -99,12 +99,13 @@ def _phase(filename: str, function: str) -> str:
 def describe_error(trace: TracebackType | None) -> tuple[str, str]:
     """Phase and the innermost line of a lesson that an exception passed through.
 
-    Where an engine itself raises it, to refuse something, that is the learner's line that asked for it, if there is
-    one: it says more than the one that raises.
+    Where an engine raises it, or cannot be made, that is the learner's line that asked for it, if there is one: it says
+    more than the one that raises.
     """
     passed = [(f.f_code.co_filename, line, f.f_code.co_name) for f, line in traceback.walk_tb(trace)][::-1]
     phase, where = describe(passed)
-    refused = passed and passed[0][0].startswith(_ENGINES)
+    ours = [name for file, _, name in passed if file.startswith(_ENGINES)]
+    refused = "__init__" in ours or (ours and passed[0][0].startswith(_ENGINES))
     own = (place(file, line) for file, line, _ in passed if refused and is_a_lesson(file) and sources.is_own(file))
     return phase, next(own, where)
 
