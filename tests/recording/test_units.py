@@ -7,12 +7,13 @@ import divided
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from zerolab import Cluster
+from zerolab.recording.events import STATE
 from zerolab.recording.units import ROWS, spans_of
 
 SHAPES = [(), (6,), (1,), (5, 4), (4, 7), (3, 4, 5), (2, 3, 1, 6)]
@@ -89,3 +90,20 @@ def a_number_on_two_of_four():
 
 def test_a_rank_that_the_mesh_does_not_have_has_nothing_of_a_tensor_and_is_recorded(four):
     assert four.record(a_number_on_two_of_four).results == [((0, 1),), ((0, 1),), (), ()]
+
+
+def train_with_wide_sums():
+    """A step of two micro-batches, whose gradients FSDP2 adds up whole, in another dtype than it computes in."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = parallelize_module(torch.nn.Linear(8, 16), mesh["tensor"], ColwiseParallel())
+    fully_shard(model, mesh=mesh["data"], mp_policy=MixedPrecisionPolicy(torch.bfloat16, torch.float32))
+    for last in (False, True):
+        model.set_requires_gradient_sync(last)
+        model(torch.ones(2, 8)).float().sum().backward()
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+
+def test_of_gradients_that_are_added_up_whole_a_rank_has_those_of_what_it_computes_with(four):
+    recording = four.record(train_with_wide_sums)
+    held = {each: [e.held for e in recording.events if e.category == each and e.op == "hold"] for each in STATE}
+    assert max(held["gradients"]) == max(held["parameters"]) == 8 * 8 + 8

@@ -95,6 +95,8 @@ def test_what_a_block_cannot_keep_is_told(wrong):
     ((name, value),) = wrong.items()
     with pytest.raises(ValueError, match=f"unknown {name} '{value}': choose one of"):
         kept_by_a_block(GPT, 1, 10, 2, **wrong)
+    with pytest.raises(ValueError, match=r"norms is 'unfused', and .+ has layer norms: choose norms='fused'"):
+        kept_by_a_block(GPT, 1, 10, 2, norms="unfused")
     with pytest.raises(ValueError, match="unknown logits 'fp16': choose one of own, fp32, flash, fused"):
         at_the_loss(GPT, 1, 10, 2, "fp16")
 
