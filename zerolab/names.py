@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 from difflib import get_close_matches
 from numbers import Real
+from typing import Any
 
 SHORT = 16  # up to so many names are all listed; of more, only the nearest ones, if there are any
 
@@ -20,6 +21,12 @@ def check_count(what: str, given: float) -> int:
     if not (is_number and given >= 1 and given // 1 == given):  # false for nan and inf too
         raise ValueError(f"the {what} is {given!r}: it must be a whole number, 1 or more")
     return int(given)
+
+
+def check_type(name: str, given: object, kinds: Any, wanted: str) -> None:
+    """Raises TypeError unless `given`, which is called `name`, is one of these `kinds`; `wanted` says them in words."""
+    if not isinstance(given, kinds):
+        raise TypeError(f"{name} is {given!r}: pass {wanted}")
 
 
 def check_divides(name: str, count: int, of: int, what: str) -> None:

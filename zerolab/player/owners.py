@@ -11,6 +11,7 @@ from zerolab.theory import SHARDED
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
+_SIZE = attrgetter("held")
 Owners = list[list[int]]
 """Parts of a unit's flat: `[start, stop, rank]`."""
 
@@ -33,8 +34,7 @@ def held_by(events: Iterable[Event]) -> Held:
         if event.op == "hold" and event.unit and event.category and event.spans:
             of_ranks = held.setdefault((event.unit, event.category), {})
             least, most = of_ranks.get(event.rank, (event, event))
-            by_size = attrgetter("held")
-            of_ranks[event.rank] = Range(min(least, event, key=by_size), max(most, event, key=by_size))
+            of_ranks[event.rank] = Range(min(least, event, key=_SIZE), max(most, event, key=_SIZE))
     return held
 
 

@@ -94,6 +94,7 @@ export class Story {
     /** @type {Act} */
     let act = "setup";
     let step = 0;
+    const forward = codeOf(payload.words, "forward");
     let until = 0; // the end of the forwards so far
     for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
       if (columns.step[i] && columns.step[i] !== step) {
@@ -101,7 +102,7 @@ export class Story {
         act = "forward";
       }
       const phase = payload.phases[columns.phase[i] - 1];
-      if (columns.op[i] === codeOf(payload.words, "forward")) until = Math.max(until, columns.t_end[i]);
+      if (columns.op[i] === forward) until = Math.max(until, columns.t_end[i]);
       // Ranks that share the computing of a unit add up what they get, before its forward is over.
       const within = act === "forward" && !columns.unit[i] && columns.t_start[i] < until;
       if (phase === "forward") act = "forward";

@@ -16,7 +16,7 @@ from typing import Any
 from zerolab import catalog, theory
 from zerolab.catalog import Gpu
 from zerolab.engines.engine import LossFunction
-from zerolab.names import check_count, check_known, stage_names
+from zerolab.names import check_count, check_known, check_type, stage_names
 from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing
 from zerolab.simulation.costs import Hardware
@@ -82,15 +82,10 @@ def fit(
             stages those without one are left out.
         progress: called with a sentence as each row begins.
 
-    Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for what is of another
-    type, or a function that needs arguments or returns no module; ImportError without transformers; RuntimeError where
-    the forward fails.
+    Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for another type, or a
+    function that needs arguments; ImportError without transformers; RuntimeError where the forward fails.
     """
     device, options = catalog.gpu(gpu), options or {}
-    if not isinstance(options, Mapping):
-        raise TypeError(f"options is {options!r}: pass a mapping of the engines' options to their values")
-    if not isinstance(units, type | str | list | tuple | None):
-        raise TypeError(f"units is {units!r}: pass a class of blocks, its name, or a list of modules' names")
     world_size, gpus_per_node = check_count("world size", world_size), check_count("gpus_per_node", gpus_per_node)
     chosen = _stages(stages, options, nodes=has_nodes(world_size, gpus_per_node))
     cases = _cases(chosen, precision, checkpointing, device)
@@ -149,6 +144,7 @@ def _answers(
 
 def _stages(stages: str | Sequence[str] | None, options: Mapping[str, Any], *, nodes: bool) -> list[str]:
     """The stages that were named, or all that have the options; hsdp with several nodes alone."""
+    check_type("options", options, Mapping, "a mapping of the engines' options to their values")
     if stages is None:
         possible = [stage for stage in STAGES if stage != "hsdp" or nodes]
         having = [stage for stage in possible if set(options) <= {*options_of(stage)}]

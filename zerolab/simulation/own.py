@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from zerolab import models
 from zerolab.engines.partition import find_units
-from zerolab.names import check_count, check_known, unknown
+from zerolab.names import check_count, check_known, check_type, unknown
 from zerolab.recording import patches
 from zerolab.simulation.shapes import META
 
@@ -248,8 +248,9 @@ def as_shapes(module: nn.Module) -> nn.Module:
 def blocks_of(model: nn.Module, units: type | str | list[str] | None) -> list[str]:
     """Names of the modules that travel as one: those of a class, those named, or the repeated ones that are found.
 
-    Raises ValueError for a class of which the model has no module.
+    Raises ValueError for a class of which the model has no module, TypeError for anything else.
     """
+    check_type("units", units, type | str | list | tuple | None, "a class of blocks, its name, or a list of names")
     if units is None:
         return find_units(model)
     units = units.__name__ if isinstance(units, type) else units  # the class itself, as FSDP's policies take it

@@ -23,7 +23,7 @@ from zerolab.comparison import ADAMW, LEARNING_RATE, Comparison, Training, row_o
 from zerolab.engines import ENGINES
 from zerolab.engines.engine import LossFunction
 from zerolab.models import Batch, ModelSource
-from zerolab.names import check_count, check_known, stage_names
+from zerolab.names import check_count, check_known, check_type, stage_names
 from zerolab.recording.events import Event, RankRecording
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.recording import Recording
@@ -106,8 +106,7 @@ def simulate(
     chosen = _checked(stages, precision, moments)
     _check_batch(model, batches, rows, length)
     hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
-    if not isinstance(hardware, Hardware):
-        raise TypeError(f"hardware is {hardware!r}: pass a Hardware, or gpu, network and the others by themselves")
+    check_type("hardware", hardware, Hardware, "a Hardware, or gpu, network and the others by themselves")
     hardware.gpu.rate(precision)  # refused here, before anything is executed
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings = {}
