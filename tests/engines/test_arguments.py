@@ -4,6 +4,8 @@ from importlib.util import find_spec
 from inspect import Parameter, signature
 
 import pytest
+import torch
+from torch import nn
 
 from zerolab.engines import ENGINES, Engine
 
@@ -92,3 +94,46 @@ def test_what_an_engine_of_ones_own_passes_on_is_in_its_signature_with_its_own_o
 
     assert list(signature(OftenQuietly).parameters)[-3:] == ["every", "quiet", "optimizer_keywords"]
     assert "every: how many steps" in OftenQuietly.__doc__
+
+
+def calls_the_engine(stage):
+    torch.manual_seed(0)
+    engine = ENGINES[stage](nn.Linear(4, 4), torch.optim.SGD, lr=0.1)
+    losses = []
+    for _ in range(2):
+        loss = engine(torch.full((2, 4), 1.0 + engine.rank)).square().mean()
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("stage", ["zero3", "fsdp2"])
+def test_a_loop_that_calls_the_engine_as_deepspeeds_users_do_trains(clusters, stage):
+    for first, second in clusters(2).run(calls_the_engine, stage):
+        assert second < first
+
+
+@pytest.mark.parametrize("stage", ["zero3", "fsdp2"])
+def test_its_forward_is_drawn_at_the_line_that_calls_the_engine(clusters, stage):
+    recording = clusters(2).record(calls_the_engine, stage)
+    forwards = [event.source for event in recording.events if event.kind == "module" and event.op == "forward"]
+    lines = {recording.sources[source.id].text.splitlines()[source.line - 1].strip() for source in forwards}
+    assert lines == {"loss = engine(torch.full((2, 4), 1.0 + engine.rank)).square().mean()"}
+
+
+def asks_for_what_the_model_has():
+    engine = ENGINES["zero3"](nn.Linear(4, 4), torch.optim.SGD, lr=0.1)
+    said = []
+    for name in ("train", "trian", "_modules"):
+        with pytest.raises(AttributeError) as caught:
+            getattr(engine, name)
+        said.append(str(caught.value))
+    return said
+
+
+def test_what_an_engine_lacks_is_found_in_its_model(clusters):
+    of_model, of_neither, private = clusters(1).run(asks_for_what_the_model_has)[0]
+    assert of_model == "'Zero3' object has no attribute 'train'; its model has one: engine.model.train"
+    assert of_neither == "'Zero3' object has no attribute 'trian'"
+    assert private == "'Zero3' object has no attribute '_modules'"

@@ -1,8 +1,13 @@
-"""What Shift-Tab and `help` say of an engine's arguments: each is explained once, by the class that takes it first."""
+"""What Shift-Tab and `help` say of an engine's arguments: each is explained once, by the class that takes it first.
+
+Of what an engine lacks and its model has, it says where to find it.
+"""
 
 import re
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
 
 _ARGS = re.compile(r"^Args:\n(?:    .*\n?)+", re.MULTILINE)
 _ARGUMENT = re.compile(r"^    \**(\w+): .*\n?(?:        .*\n?)*", re.MULTILINE)
@@ -10,6 +15,8 @@ _ARGUMENT = re.compile(r"^    \**(\w+): .*\n?(?:        .*\n?)*", re.MULTILINE)
 
 class Explained:
     """Completes every subclass with what its base classes take and say of it: the signature, and the docstring."""
+
+    model: nn.Module
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -21,6 +28,19 @@ class Explained:
         own, raises, errors = _ARGS.sub("", cleandoc(cls.__doc__ or "")).partition("\nRaises:\n")
         arguments = "\n".join(said[name] for name in signature(cls).parameters if name in said)
         cls.__doc__ = f"{own.rstrip()}\n\nArgs:\n{arguments}\n{raises}{errors}".strip()
+
+    def __call__(self, *inputs: Any, **keywords: Any) -> Any:
+        """The model's outputs, as `engine.model(...)` returns them: loops written for DeepSpeed call the engine."""
+        return self.model(*inputs, **keywords)
+
+    if not TYPE_CHECKING:  # which would believe that an engine has every attribute
+
+        def __getattr__(self, name: str) -> Any:
+            in_model = hasattr(vars(self).get("model"), name)
+            remedy = f"; its model has one: engine.model.{name}" if in_model and name[0] != "_" else ""
+            raise AttributeError(
+                f"{type(self).__name__!r} object has no attribute {name!r}{remedy}", name=name, obj=self
+            )
 
 
 def _completed(cls: type) -> Signature:

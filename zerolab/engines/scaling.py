@@ -13,7 +13,7 @@ torch's fused ones do, to skip. So torch's own `torch.amp.GradScaler` is right f
 import weakref
 from collections.abc import Sequence
 from types import MethodType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -55,7 +55,7 @@ class Scaling:
     """
 
     def __init__(self, engine: "Engine", own_update: OwnUpdate) -> None:
-        self._engine: Engine = weakref.proxy(engine)
+        self._engine = cast("Engine", weakref.proxy(engine))
         self._replaced: list[tuple[torch.Tensor, Flat]] = []  # whose gradients have stand-ins, and where they lie
         self._said: dict[str, Any] = {}  # by the scaler that calls for the step at hand
         self._is_unscaled = False  # a scaler has divided the gradients that wait for the step

@@ -19,7 +19,7 @@ LABELS: dict[str, str] = {}
 
 PACKAGE = Path(__file__).resolve().parent.parent
 _LESSON_FOLDERS = ("engines", "exercises")  # the code a learner reads or writes; the rest of the package is machinery
-_PASSED_THROUGH = "scaling.py"  # lies between the engine's line and torch: show the engine's line
+_PASSED_THROUGH = ("scaling.py", "arguments.py")  # they lie between a line that says something, and torch
 _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
@@ -37,7 +37,7 @@ def label(filename: str) -> str | None:
 @functools.cache  # as for `is_own`: each recording asks about a hundred files
 def _label_of_file(filename: str) -> str | None:
     path = Path(os.path.realpath(filename))
-    is_ours = path.is_relative_to(PACKAGE) and path.name != _PASSED_THROUGH
+    is_ours = path.is_relative_to(PACKAGE) and path.name not in _PASSED_THROUGH
     if is_ours and path.relative_to(PACKAGE).parts[0] in _LESSON_FOLDERS:
         return f"zerolab/{path.relative_to(PACKAGE).as_posix()}"
     return None if str(path).startswith(_MACHINERY) else path.name
