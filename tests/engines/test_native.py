@@ -4,6 +4,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import nullcontext, suppress
 from functools import partial
+from importlib.util import find_spec
+from itertools import product
 
 import pytest
 import torch
@@ -515,3 +517,101 @@ def test_a_gradient_with_a_graph_that_does_not_lead_through_the_model_is_taken(c
 
     theirs, plain = clusters(4).run(train, stage)[0], clusters(4).run(train, "ddp")[0]
     assert all(distance({"it": theirs[name]}, {"it": plain[name]}) <= 1e-6 for name in plain)
+
+
+def forward_and_backward_in_turn(engine, loss):
+    with engine.accumulate():
+        engine.backward(loss(0))
+    engine.backward(loss(1))
+
+
+def both_forwards_first(engine, loss):
+    first, last = loss(0), loss(1)
+    with engine.accumulate():
+        engine.backward(first)
+    engine.backward(last)
+
+
+def last_forward_within_accumulate(engine, loss):
+    with engine.accumulate():
+        engine.backward(loss(0))
+        last = loss(1)
+    engine.backward(last)
+
+
+def forward_before_accumulate(engine, loss):
+    first = loss(0)
+    with engine.accumulate():
+        engine.backward(first)
+    engine.backward(loss(1))
+
+
+def one_backward_of_the_sum(engine, loss):
+    engine.backward(loss(0) + loss(1))
+
+
+def no_accumulate(engine, loss):
+    engine.backward(loss(0))
+    engine.backward(loss(1))
+
+
+def a_forward_that_nobody_uses(engine, loss):
+    loss(0)
+    forward_and_backward_in_turn(engine, loss)
+
+
+ORDERS = (
+    forward_and_backward_in_turn, both_forwards_first, last_forward_within_accumulate, forward_before_accumulate,
+    one_backward_of_the_sum, no_accumulate, a_forward_that_nobody_uses,
+)  # fmt: skip
+NOT_IN_TURN = {"both_forwards_first": "no forward of engine.model since the last backward()"}
+NOT_DDPS = {**NOT_IN_TURN, "last_forward_within_accumulate": "the forward ran within engine.accumulate()"}
+NOT_TWICE = {"no_accumulate": "a second backward() before step()"}
+REFUSED = {
+    "torch-ddp": NOT_DDPS, "torch-zero1": NOT_DDPS, "fsdp1": NOT_IN_TURN, "fsdp2": {}, "hsdp": {},
+    "deepspeed-0": {}, "deepspeed-1": NOT_TWICE, "deepspeed-2": NOT_TWICE, "deepspeed-3": NOT_IN_TURN,
+}  # fmt: skip
+
+
+def micro_batch(rank, index):
+    return torch.linspace(-1, 1 + rank, 8).view(2, 4) * (1 + index)
+
+
+def train_in_every_order(stage):
+    """For each order its weights after two steps, or what it was refused with."""
+    reached = {}
+    for order in ORDERS:
+        engine = ENGINES[stage](small(), torch.optim.SGD, lr=0.5)
+
+        def loss(index, engine=engine):
+            return engine.model(micro_batch(engine.rank, index)).square().mean() / 2
+
+        try:
+            for _ in range(2):
+                order(engine, loss)
+                engine.step()
+            reached[order.__name__] = engine.state_dict()
+        except RuntimeError as refused:
+            reached[order.__name__] = str(refused)
+    return reached
+
+
+@pytest.mark.parametrize("stage", REFUSED)
+def test_each_order_of_forwards_and_backwards_trains_as_one_process_does_or_is_refused(clusters, require, stage):
+    if stage.startswith("deepspeed"):
+        require(find_spec("deepspeed"), "DeepSpeed", "pip install 'zerolab[deepspeed]'")
+    alone = small()
+    optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+    ranks = sizes(stage)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for rank, index in product(range(ranks), range(2)):
+            (alone(micro_batch(rank, index)).square().mean() / 2 / ranks).backward()
+        optimizer.step()
+    for reached in clusters(ranks).run(train_in_every_order, stage):
+        assert {name for name, state in reached.items() if isinstance(state, str)} == set(REFUSED[stage])
+        for name, state in reached.items():
+            if name in REFUSED[stage]:
+                assert REFUSED[stage][name] in state
+            else:
+                assert distance(state, alone.state_dict()) <= 1e-6, name

@@ -94,8 +94,7 @@ class DeepSpeed0(Native):
             },
         }
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Runs autograd; DeepSpeed communicates meanwhile."""
+    def _differentiate(self, loss: torch.Tensor) -> None:
         # Not loss.backward(): DeepSpeed scales the loss and counts micro-batches here.
         self.model.backward(loss)
 
@@ -111,7 +110,7 @@ class DeepSpeed0(Native):
 class DeepSpeed1(DeepSpeed0):
     """DeepSpeed stage 1: fp32 partitions and optimizer state sharded."""
 
-    stage, number = "deepspeed-1", 1
+    stage, number, once = "deepspeed-1", 1, True
     precisions = ("fp32", "bf16", "fp16")
 
     def _flats(self) -> Iterator[Partition]:
@@ -182,7 +181,7 @@ class DeepSpeed2(DeepSpeed1):
 class DeepSpeed3(DeepSpeed1):
     """DeepSpeed stage 3: parameters sharded too, one by one."""
 
-    stage, number = "deepspeed-3", 3
+    stage, number, in_turn, once = "deepspeed-3", 3, True, False
 
     def _make_optimizer(self, optimizer_cls: type, param_groups: ParamGroups, keywords: dict[str, Any]) -> Any:
         of_torch = functional.linear
@@ -196,11 +195,10 @@ class DeepSpeed3(DeepSpeed1):
         self.module.register_forward_hook(lambda *_: setattr(functional, "linear", of_torch), always_call=True)
         return optimizer
 
-    def backward(self, loss: torch.Tensor) -> None:
-        """Runs autograd; DeepSpeed communicates meanwhile."""
+    def _differentiate(self, loss: torch.Tensor) -> None:
         of_torch, functional.linear = functional.linear, self._linear  # checkpointed modules run forward once more
         try:
-            super().backward(loss)
+            super()._differentiate(loss)
         finally:
             functional.linear = of_torch
 

@@ -54,6 +54,7 @@ class FSDP1(Native):
     """
 
     stage = "fsdp1"
+    in_turn = True
     precisions = ("fp32", "bf16", "fp16")
     cannot = ("scalars", "integers", "containers", "ties")
     instead: ClassVar = {
@@ -121,7 +122,7 @@ class FSDP1(Native):
         super()._no_sync(until)
 
     def _update(self) -> None:
-        if self._updates:
+        if self._turn.updates:
             self._end_forwards()
         super()._update()
 

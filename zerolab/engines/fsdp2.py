@@ -73,7 +73,7 @@ class FSDP2(Native):
         until.callback(self.model.set_requires_gradient_sync, True)
 
     def _update(self) -> None:
-        if self._updates:
+        if self._turn.updates:
             if self.model._get_fsdp_state()._state_ctx.post_backward_final_callback_queued:
                 raise RuntimeError(
                     "a backward has failed, and FSDP2 does not reduce what the next one brings: call "

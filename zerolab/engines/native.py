@@ -7,6 +7,7 @@ further options have the names that it gives them.
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -36,6 +37,21 @@ class PlannedFlat(NamedTuple):
     layout: FlatLayout
 
 
+@dataclass(slots=True)
+class Turn:
+    """Where a loop stands between forwards and backwards."""
+
+    updates: bool = True  # but within `accumulate`
+    has_forward: bool = False  # since the last backward
+    reduces: bool = True  # whether that forward was outside `accumulate`, where torch's DDP decides
+    has_mean: bool = False  # a backward has brought the mean gradients of this step
+
+    def forward(self) -> None:
+        """A forward begins; an evaluation prepares no backward."""
+        if torch.is_grad_enabled():
+            self.has_forward, self.reduces = True, self.updates
+
+
 class Native(Explained, Checkpoints):
     """Trains `model` on all ranks of the default process group with another system; subclasses say which.
 
@@ -62,6 +78,8 @@ class Native(Explained, Checkpoints):
     instead: ClassVar[Mapping[str, str]] = {}  # the system's own names for options of our engines
     cannot: ClassVar[tuple[str, ...]] = ()  # what it cannot train, in the words of `check_fits`
     offload: ClassVar[bool] = False  # whether the optimizer updates copies in main memory
+    in_turn: ClassVar[bool] = False  # whether each backward needs a forward since the one before it
+    once: ClassVar[bool] = False  # whether of two backwards outside `accumulate` a step would use only the last
     module: nn.Module
 
     @then(tell_made)
@@ -100,7 +118,6 @@ class Native(Explained, Checkpoints):
         self._shapes = {key: value.shape for key, value in model.state_dict().items()}
         # Now, while parameters have their own names and shapes: a system may shard or flatten them, or wrap the module.
         self._layouts = [flat for flat in partition(model, self.world_size, units, param_groups) if not flat.frozen]
-        self._updates = True  # but within `accumulate`
         for parameter in model.parameters():  # not every system does it, and to be compared all must start alike
             dist.broadcast(parameter.detach(), src=0)
         start_from_rank_0(model)
@@ -108,6 +125,8 @@ class Native(Explained, Checkpoints):
         self.module = model
         self.scaler = make_scaler(precision, next(model.parameters()).device)
         self.model: Any = self._wrap(model)
+        turn = self._turn = Turn()  # a hook with `self` would be a circle, which keeps memory after the engine is gone
+        self.model.register_forward_pre_hook(lambda *_: turn.forward())
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
     def _refuse_own_options(self, keywords: dict[str, Any]) -> None:
@@ -162,18 +181,38 @@ class Native(Explained, Checkpoints):
         return loss.detach()
 
     def backward(self, loss: torch.Tensor) -> None:
-        """Runs autograd; the system communicates meanwhile."""
+        """Runs autograd; the system communicates meanwhile.
+
+        Raises:
+            RuntimeError: an order of forwards and backwards in which the system would lose gradients without a word.
+        """
+        if self.in_turn and not self._turn.has_forward:
+            raise RuntimeError(
+                f"{self.stage}: no forward of engine.model since the last backward(), and each prepares only one: run "
+                "each micro-batch's forward right before its backward, or add the losses up, and call backward() once"
+            )
+        if self.once and self._turn.has_mean:
+            raise RuntimeError(
+                f"{self.stage}: a second backward() before step(), which would replace the first one's gradients: wrap "
+                "all but the last one in engine.accumulate()"
+            )
+        self._turn.has_forward = False
+        self._differentiate(loss)
+        self._turn.has_mean = self._turn.updates
+
+    def _differentiate(self, loss: torch.Tensor) -> None:
         loss.backward()
 
     @then(tell_updated)
     def step(self) -> None:
         """Updates what this rank owns, and clears the gradients; does neither within `accumulate`."""
-        if self._updates:
+        if self._turn.updates:
             tell(lambda observer: observer.updating())
+            self._turn.has_mean = False
         self._update()
 
     def _update(self) -> None:
-        if self._updates:
+        if self._turn.updates:
             self.scaler.step(self.optimizer)  # in fp16 not after an overflow
             self.scaler.update()
             # To None, as in our own engines: gradients kept as zeros would show in every picture.
@@ -191,8 +230,8 @@ class Native(Explained, Checkpoints):
         Forward and backward both belong inside. The gradients are sums over micro-batches.
         """
         with ExitStack() as until:
-            self._updates = False
-            until.callback(setattr, self, "_updates", True)
+            self._turn.updates = False
+            until.callback(setattr, self._turn, "updates", True)
             self._no_sync(until)
             yield
 
