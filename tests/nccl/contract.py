@@ -17,11 +17,13 @@ stream waits. Then it blocks, as a host does that asks a GPU for a number. Every
 import contextlib
 import hashlib
 import inspect
+import os
 import random
 import sys
 import threading
 import time
 from queue import SimpleQueue
+from types import SimpleNamespace
 from unittest import mock
 from weakref import WeakKeyDictionary
 
@@ -34,9 +36,9 @@ from zerolab import Cluster
 from zerolab.engines import offload
 from zerolab.engines.taken import Taken
 from zerolab.engines.views import Arriving
-from zerolab.recording import streams
+from zerolab.recording import sources, streams
 from zerolab.recording.patches import replace
-from zerolab.runtime import counter
+from zerolab.runtime import counter, requests, stack
 from zerolab.runtime.observers import holders
 
 BACKEND = "contract"
@@ -451,13 +453,20 @@ def _asked_by_python():
 
 def install():
     """Once in a process: c10d's operations are ours from here on, for groups of the contract."""
+    sources._MACHINERY += (os.path.realpath(__file__),)  # as NCCL's own code would be: no line of it is the learner's
+    sources._label_of_file.cache_clear()
+    stack.is_a_lesson.cache_clear()
     streams.find_timer = lambda: device
     device.alone = dist.ProcessGroupGloo(dist.HashStore(), 0, 1)
     dist.Backend.register_backend(BACKEND, dist.ProcessGroupGloo, devices=["cpu"])
-    # Below a recorder's dispatch mode, and above the kernel that calls gloo: nothing is replaced.
+    # Below a recorder's dispatch mode, and above the kernel that calls gloo. The counter's kernel is at this level too:
+    # there is one for each operation, so it comes first, and hands on.
     device.library = torch.library.Library("c10d", "IMPL")
     for operation in TAKES:
-        device.library.impl(operation, _handed_over(operation), "BackendSelect", with_keyset=True)
+        kernel = _handed_over(operation)
+        if (name := requests.NATIVE_OPERATIONS.get(operation)) is not None:
+            kernel = requests._told(SimpleNamespace(redispatch=kernel), name, counter._counter.start_native)
+        device.library.impl(operation, kernel, "BackendSelect", with_keyset=True)
     dist.Work.is_completed = _patched(dist.Work.is_completed, device.is_completed)
     # The counter hears of each wait, as it does on a GPU.
     dist.Work.wait = _patched(inspect.unwrap(dist.Work.wait), device.wait)

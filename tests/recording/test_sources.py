@@ -1,5 +1,6 @@
 import linecache
 import sysconfig
+import tempfile
 
 import pytest
 import torch
@@ -32,8 +33,9 @@ def run_cell(monkeypatch):
         (torch.__file__, None),
         (sysconfig.get_path("stdlib") + "/threading.py", None),
         ("<string>", None),
+        (f"{tempfile.gettempdir()}/torchinductor_me/x2/cx2pb2.py", None),
     ],
-    ids=["engine", "recorder", "model", "script", "torch", "library", "no file"],
+    ids=["engine", "recorder", "model", "script", "torch", "library", "no file", "compiled"],
 )
 def test_only_lessons_and_learners_have_labels_and_none_has_a_path(filename, name):
     assert sources.label(filename) == name

@@ -202,6 +202,37 @@ def test_functional_collectives_are_counted_with_the_others_and_their_wait_is_on
         assert (last.label, last.state) == (f"all_reduce #0 of ranks {rank}", DONE)
 
 
+def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_time_too(cluster):
+    def compute():
+        from torch.distributed import _functional_collectives as functional
+
+        def in_place(tensor):
+            doubled = tensor * 2
+            dist.all_reduce(doubled)
+            return doubled + 1
+
+        def gathered(tensor):
+            return functional.all_gather_single(tensor * 2, 0, dist.group.WORLD) + 1
+
+        def scattered(tensor):
+            return functional.reduce_scatter_single(tensor * 2, "sum", 0, dist.group.WORLD) + 1
+
+        seen = []
+        for function in (in_place, gathered, scattered):
+            compiled = torch.compile(function, backend="aot_eager", fullgraph=True)
+            for _ in range(2):
+                result = compiled(torch.ones(2))
+                seen.append((position().label, position().numel, result.tolist()))
+        return seen
+
+    for seen in cluster.run(compute):
+        assert seen == [
+            *(("all_reduce #0", 2, [5.0, 5.0]), ("all_reduce #1", 2, [5.0, 5.0])),
+            *(("all_gather #2", 4, [3.0] * 4), ("all_gather #3", 4, [3.0] * 4)),
+            *(("reduce_scatter #4", 1, [5.0]), ("reduce_scatter #5", 1, [5.0])),
+        ]
+
+
 def test_a_functional_collective_of_a_fake_tensor_has_a_shape_and_nothing_to_wait_for(cluster):
     def fake():
         from torch._subclasses import FakeTensorMode

@@ -62,7 +62,7 @@ def leave_to_python() -> None:
 
 @cache  # each time its list of what to skip grows, and the pattern that it makes of the list takes milliseconds
 def _leave_to_python(compiler: Any) -> None:
-    for watcher in ("zerolab.recording", "zerolab.difference", "zerolab.trace"):
+    for watcher in ("zerolab.recording", "zerolab.runtime", "zerolab.difference", "zerolab.trace"):
         compiler.add(watcher)
 
 

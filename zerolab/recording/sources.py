@@ -9,6 +9,7 @@ import linecache
 import os
 import sys
 import sysconfig
+import tempfile
 from pathlib import Path
 from types import FrameType
 
@@ -24,6 +25,7 @@ _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
 )
+_COMPILED = f"{tempfile.gettempdir()}{os.sep}torchinductor_"  # how folders begin in which torch's compiler writes
 _AUTOGRAD = "from autograd"  # in place of a key: autograd called the frames inside this one
 
 
@@ -40,13 +42,17 @@ def _label_of_file(filename: str) -> str | None:
     is_ours = path.is_relative_to(PACKAGE) and path.name not in _PASSED_THROUGH
     if is_ours and path.relative_to(PACKAGE).parts[0] in _LESSON_FOLDERS:
         return f"zerolab/{path.relative_to(PACKAGE).as_posix()}"
-    return None if str(path).startswith(_MACHINERY) else path.name
+    return None if _is_machinery(str(path)) else path.name
 
 
 @functools.cache  # asked at every run about each of a thousand modules; resolving links took a tenth of a second
 def is_own(filename: str) -> bool:
     """Whether a file is the learner's: not Python's, not a package's, not ours."""
-    return not os.path.realpath(filename).startswith(_MACHINERY)
+    return not _is_machinery(os.path.realpath(filename))
+
+
+def _is_machinery(path: str) -> bool:
+    return path.startswith((*_MACHINERY, os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _COMPILED))
 
 
 class Sources:

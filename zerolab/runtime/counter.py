@@ -69,9 +69,8 @@ class _Counter(Observer):
             self._last = Position()
             for page in filter(None, (self.page, self.page.beside)):
                 page.reset()
-        for each in (self.enqueued, self.order):
-            if each is not None:
-                each.reset()
+        for each in filter(None, (self.enqueued, self.order)):
+            each.reset()
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
@@ -140,7 +139,7 @@ class _Counter(Observer):
             self._arriving[_address(tensor)] = position
         return result
 
-    def wait_tensor(self, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
+    def wait_tensor(self, _: Reader, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """Wait for what a functional collective brings; torch keeps Python's lock then, so the rank cannot be asked."""
         if self._thread.position is not None or torch.compiler.is_compiling():
             return function(tensor)
@@ -157,7 +156,7 @@ class _Counter(Observer):
         """
         if self._thread.position is not None:
             return None
-        request = request_of_native(args)  # not before: it costs as much as all else here
+        request = request_of_native(name, args)  # not before: it costs as much as all else here
         position = self._enter(name, True, request)._replace(state=IN_FLIGHT, since=time.monotonic_ns())
         if self.enqueued is not None:
             return partial(self._hand_over_native, self.enqueued, position)
@@ -320,7 +319,7 @@ _stack = ExitStack()  # never closed: in place for as long as the process lives
 
 
 def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
-    """Count this process's collectives on its page: ours as an observer, torch's by both names that it has for them.
+    """Count this process's collectives on its page: ours as an observer, torch's by all names that it has for them.
 
     `others` are the pages of the other ranks, where this process sees them.
     """
@@ -334,14 +333,15 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
         *(([distributed_c10d, dist], name, partial(_counter.call, name, True)) for name in requests.COLLECTIVES),
         *(([distributed_c10d, dist], name, partial(_counter.call, name, False)) for name in requests.POINT_TO_POINT),
         *(([functional], name, partial(_counter.functional, word)) for name, word in requests.FUNCTIONAL.items()),
+        ([functional], "wait_tensor", _counter.wait_tensor),
     ]
     for modules, name, wrapper in noted:
         if (original := getattr(modules[0], name, None)) is not None:  # else it is a name of another torch version
             _stack.enter_context(replace(modules, name, partial(wrapper, Reader(original))))
+            getattr(modules[0], name)._torchdynamo_inline = original  # what torch's compiler takes into its graphs
     _stack.enter_context(replace(dist.Work, "wait", _counter.wait))
     for name in ("get", "wait"):
         _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
-    _stack.enter_context(replace(functional, "wait_tensor", _counter.wait_tensor))
     requests.watch_native_code(_counter.start_native)
 
 

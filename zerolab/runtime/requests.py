@@ -28,11 +28,14 @@ FUNCTIONAL = {
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 NATIVE_OPERATIONS = {
     "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
-    "broadcast_": "broadcast",
+    "broadcast_": "broadcast", "_allgather_base_": "all_gather", "allgather_into_tensor_coalesced_": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor_coalesced_": "reduce_scatter",
+    "alltoall_base_": "all_to_all",
 }  # fmt: skip
 _SIZED = ("tensor", "flat", "input_tensor", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
+_BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _libraries: list[Any] = []  # for as long as the process lives: kernels go with their library
 
 
@@ -95,22 +98,24 @@ class Reader:
         }
 
 
-def request_of_native(args: tuple[Any, ...]) -> Request:
+def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
     """What an operation `torch.ops.c10d` is about."""
-    # all_gather has outputs first, each a list; inputs of the others come as one list.
-    tensors = args[0] if isinstance(args[0][0], torch.Tensor) else args[0][0]
+    # One tensor, or a list; all_gather's outputs are lists in a list.
+    tensors = [args[0]] if isinstance(args[0], torch.Tensor) else args[0]
+    tensors = tensors if isinstance(tensors[0], torch.Tensor) else tensors[0]
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
-    numel = sum(tensor.numel() for tensor in tensors)
+    numel = -1 if name == "all_to_all" else sum(tensor.numel() for tensor in tensors)  # each pair of ranks has its own
     members, number = circle_of(dist.ProcessGroup.unbox(handle))
     return Request(members, numel, tensors[0].element_size(), group=number)
 
 
 def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:
-    """Tell of what native code starts by itself, C++ DDP's reducer above all: no function of Python's is called there.
+    """Tell of what native code starts by itself, C++ DDP's reducer or a compiled graph: it calls no Python function.
 
-    It passes through torch's dispatcher as `c10d` operations. A kernel of ours at its autograd level, where c10d has
-    none, sees them and hands them on. That costs some 30 microseconds an operation and nothing where there is none; a
-    dispatch mode, which a recorder uses, would cost that for every operation of the step.
+    It passes through torch's dispatcher as `c10d` operations. A kernel of ours, just above those that communicate, sees
+    them and hands them on: autograd's level, and all that lies above Python's, a compiled graph passes by. That costs
+    some 30 microseconds an operation and nothing where there is none; a dispatch mode, which a recorder uses, would
+    cost that for every operation of the step.
 
     Args:
         start: is given a name and arguments; what it returns, if anything, is called with the Work.
@@ -120,14 +125,13 @@ def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], No
     _libraries.append(library)
     for operation, name in NATIVE_OPERATIONS.items():
         overload = getattr(torch.ops.c10d, operation).default
-        for key in ("AutogradCPU", "AutogradCUDA"):
-            library.impl(operation, _told(overload, name, start), key, with_keyset=True)
+        library.impl(operation, _told(overload, name, start), "BackendSelect", with_keyset=True)
 
 
 def _told(overload: Any, name: str, start: Callable[..., Callable[[Any], None] | None]) -> Callable[..., Any]:
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         follow = start(name, args)
-        result = overload.redispatch(keyset & torch._C._after_autograd_keyset, *args, **kwargs)
+        result = overload.redispatch(keyset & _BELOW, *args, **kwargs)
         if follow is not None:
             follow(dist.Work.unbox(result[-1] if isinstance(result, tuple) else result))
         return result
