@@ -59,9 +59,12 @@ def __getattr__(name: str) -> _Any:
 
         return load_ipython_extension
     if name in _HOMES:
+        from zerolab.runtime.interrupts import held_back
         from zerolab.runtime.waiting import waiting
 
-        with waiting(f"importing {name} and what it needs"):  # on a busy box torch alone takes many seconds
+        # On a busy box torch alone takes many seconds; Stop in the midst of it would leave half a torch, which cannot
+        # be imported again.
+        with waiting(f"importing {name} and what it needs"), held_back():
             home = _HOMES[name]
             return _import_module(f"zerolab.{name}") if home == "zerolab" else getattr(_import_module(home), name)
     if name.startswith("_"):  # what Python and its tools ask of every module

@@ -464,7 +464,8 @@ def install():
     device.library = torch.library.Library("c10d", "IMPL")
     for operation in TAKES:
         kernel = _handed_over(operation)
-        if (name := requests.NATIVE_OPERATIONS.get(operation)) is not None:
+        name = requests.NATIVE_OPERATIONS.get(operation)
+        if name is not None and requests._libraries:
             kernel = requests._told(SimpleNamespace(redispatch=kernel), name, counter._counter.start_native)
         device.library.impl(operation, kernel, "BackendSelect", with_keyset=True)
     dist.Work.is_completed = _patched(dist.Work.is_completed, device.is_completed)

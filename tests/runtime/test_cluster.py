@@ -70,6 +70,12 @@ def test_tensors_come_back_as_cpu_copies_of_their_own_elements_without_gradient_
     result["view"].add_(1)  # a copy belongs to whoever holds it
 
 
+def test_tensors_come_back_in_main_memory_whatever_the_default_device_here_is(cluster):
+    with torch.device("meta"):  # stands for a GPU
+        full, empty = cluster.run(lambda: (torch.ones(2), torch.ones(0)))[0]
+    assert (full.device.type, empty.device.type) == ("cpu", "cpu")
+
+
 def test_a_module_comes_back_with_its_parameters_trainable_and_tied_ones_tied(cluster):
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
     model[1].weight = model[0].weight

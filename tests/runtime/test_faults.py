@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from zerolab import Cluster, CollectiveHang, RankError
+from zerolab.runtime import call
 from zerolab.runtime.board import DONE, FAILED, INSIDE, Position
 from zerolab.runtime.faults import Outcome, Standing, ending_words, rank_error, root_cause, table
 
@@ -340,6 +341,28 @@ def test_ranks_that_wait_for_each_other_are_told_apart_within_two_seconds_after_
     assert 1.5 <= time.monotonic() - started < 1.5 + limit
     for row in rows:
         assert re.search(rf"^  {row}", str(caught.value), re.MULTILINE), str(caught.value)
+
+
+def test_a_rank_that_is_stopped_while_none_waits_is_told_of_once_with_what_lets_it_go_on(three, monkeypatch):
+    def stop():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return dist.get_rank()
+
+    pid, told = three.run(os.getpid)[1], []
+
+    def let_it_go_on(text):
+        told.append(text)
+        threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
+
+    monkeypatch.setattr(call, "SILENCE", 0.1)
+    monkeypatch.setattr(call, "show", let_it_go_on)
+    in_any_case = threading.Timer(20, os.kill, (pid, signal.SIGCONT))
+    in_any_case.start()
+    assert three.run(stop) == [0, 1, 2]
+    in_any_case.cancel()
+    words = "is stopped, by a signal such as SIGSTOP, and waited for"
+    assert told == [f"rank 1 (pid {pid}) {words}; `kill -CONT {pid}` lets it go on\n"]
 
 
 @pytest.mark.slow

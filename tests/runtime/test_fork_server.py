@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,6 +66,20 @@ try:
     Cluster(2, device="cpu")
 except RuntimeError as error:
     print(error)
+"""
+
+FOLDER_DELETED = """
+import os, tempfile
+from zerolab import Cluster
+os.chdir(tempfile.mkdtemp())
+os.rmdir(os.getcwd())
+try:
+    Cluster(1, device="cpu")
+except FileNotFoundError as error:
+    print(error)
+os.chdir("/")
+with Cluster(1, device="cpu") as cluster:
+    print(cluster.run(int))
 """
 
 NO_MORE_PROCESSES = """
@@ -214,6 +229,20 @@ def test_after_its_servers_death_no_process_is_killed_that_has_got_the_number_of
         stranger.wait()
 
 
+def test_a_server_that_was_stopped_goes_on_as_soon_as_a_rank_starts_or_ends(own_server):
+    server = launch.launcher()._process
+    with Cluster(1, device="cpu") as cluster:
+        in_any_case = threading.Timer(60, server.kill)
+        in_any_case.start()
+        os.kill(server.pid, signal.SIGSTOP)
+        with pytest.raises(RankError, match="ended with exit code 3"):
+            cluster.run(os._exit, 3)
+        os.kill(server.pid, signal.SIGSTOP)
+        with Cluster(2, device="cpu") as other:
+            assert other.run(dist.get_rank) == [0, 1]
+        in_any_case.cancel()
+
+
 def test_what_the_server_is_told_to_import_every_rank_has_from_its_start():
     """One that does not exist keeps no rank from starting."""
     module = "this"  # Python's own, which nothing imports
@@ -234,6 +263,13 @@ def test_a_process_whose_own_streams_are_closed_has_ranks_like_any_other():
 @pytest.mark.slow
 def test_a_process_that_may_open_no_file_more_is_told_so_before_there_is_a_fork_server():
     assert output_of(NO_FILE_LEFT).stdout.startswith("2 ranks need more files than the 40 that this process may have")
+
+
+@pytest.mark.slow
+def test_a_process_whose_folder_was_deleted_is_told_so_before_it_or_a_fork_server_imports_torch_there():
+    said, results = output_of(FOLDER_DELETED).stdout.splitlines()
+    assert said.startswith("the folder in which this notebook works was deleted")
+    assert results == "[0]"
 
 
 @pytest.mark.slow

@@ -109,6 +109,18 @@ def test_the_two_calls_that_begin_and_end_a_script_for_torchrun_are_refused_with
     assert works(cluster)
 
 
+def test_a_rank_cannot_become_another_program_and_what_it_forks_can(cluster):
+    with pytest.raises(RankError, match=r"become another program \(exec\); start that one with subprocess.run"):
+        cluster.run(lambda: os.execlp("true", "true"))  # noqa: S606  # what is refused
+
+    def fork():
+        if (pid := os.fork()) == 0:
+            os.execvp("sh", ["sh", "-c", "exit 7"])  # noqa: S606  # what is allowed
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    assert cluster.run(fork) == [7, 7]
+
+
 @pytest.mark.parametrize("ask", [lambda: input("name? "), breakpoint])
 def test_whoever_asks_on_a_rank_is_told_that_nobody_is_there_to_answer(cluster, ask):
     with pytest.raises(RankError, match="a rank has no keyboard: ask in the notebook"):

@@ -78,6 +78,24 @@ with Cluster(2, device="cpu") as cluster:
     print(cluster.run(dist.get_rank), "servers", len(psutil.Process().children()))
 """
 
+STOPPED_DURING_AN_IMPORT = """
+import signal, sys
+
+class PressStop:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch.nn" and self in sys.meta_path:
+            sys.meta_path.remove(self)
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, PressStop())
+import zerolab
+try:
+    zerolab.Zero1
+except KeyboardInterrupt:
+    print("stopped", zerolab.Zero1.__name__)
+"""
+
 IN_A_FOLDER_OF_AN_OLD_DISK = """
 import os, torch, torch.distributed as dist
 from zerolab import Cluster, RankError
@@ -130,6 +148,13 @@ def test_stop_as_the_fork_server_or_a_pipe_is_made_leaves_no_process_and_nothing
     command = [sys.executable, "-c", STOPPED_AT_THE_START]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert ended.stdout.splitlines() == ["Popen", "pipe", "left open 0", "[0, 1] servers 1"], ended.stderr
+
+
+@pytest.mark.slow
+def test_stop_as_a_name_is_imported_leaves_no_half_of_torch_behind():
+    command = [sys.executable, "-c", STOPPED_DURING_AN_IMPORT]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.stdout == "stopped Zero1\n", ended.stderr
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from zerolab.runtime.launch import START_LIMIT
 from zerolab.runtime.mismatch import mismatches, waits_for
 from zerolab.runtime.output import Output, show
 from zerolab.runtime.ranks import CHUNK, Member, Ranks
+from zerolab.runtime.waiting import SILENCE
 
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
@@ -86,6 +87,7 @@ class Call:
         self._watch = HangWatch(ranks, timeout)
         self._outcomes: dict[int, Outcome] = {}  # by rank; one that is missing is still running
         self._at_rest = "finished"
+        self._told_of: set[int] = set()  # ranks that were said to be stopped
 
     def finish(self) -> list[bytes]:
         """What each chosen rank returned, packed. RankError if one failed, CollectiveHang if none makes progress."""
@@ -94,6 +96,7 @@ class Call:
             while self._unfinished() and stuck is None and time.monotonic() < self._settled():
                 if not self._take(TICK):
                     self._ranks.ask(self._unfinished())  # if it is killed later, it cannot say where it was
+                self._tell_of_stopped()
                 stuck = self._watch.look(self._unfinished()) if self._settled() == float("inf") else None
             self._drain()
             if stuck is not None:
@@ -202,6 +205,21 @@ class Call:
         first = min(outcome.time for outcome in failures) / 1e9
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)
 
+    def _tell_of_stopped(self) -> None:
+        """Say once of a rank that a signal has stopped it, while no other waits in a collective: no hang ends that.
+
+        It is no error, since somebody may be looking at the rank in a debugger.
+        """
+        running, before = self._unfinished(), time.monotonic() - SILENCE
+        silent = [member for member in self._ranks.members if 0 < member.asked < before and member.rank in running]
+        if not silent or any(self._ranks.board[rank].read().waits for rank in running):
+            return
+        for member in silent:
+            if member.rank not in self._told_of and is_stopped(member.pid):
+                self._told_of.add(member.rank)
+                what = f"rank {member.rank} (pid {member.pid}) is stopped, by a signal such as SIGSTOP, and waited for"
+                show(f"{what}; `kill -CONT {member.pid}` lets it go on\n")
+
     def _drain(self) -> None:
         """Take in what has been printed so far; with a limit, since a thread may never stop printing."""
         deadline = time.monotonic() + DRAIN
@@ -238,7 +256,7 @@ class Call:
 
     def _take_lifeline(self, member: Member) -> None:
         member.seen = pickle.loads(member.lifeline.recv_bytes())
-        member.asked = False
+        member.asked = 0.0
 
     def _take_output(self, member: Member) -> None:
         data = os.read(member.output.fileno(), CHUNK)

@@ -131,8 +131,9 @@ class ForkLauncher:
             return self._ended.get(pid)
 
     def is_alive(self) -> bool:
-        """Whether the fork server is there; without it its ranks are gone, too."""
-        return self._process.poll() is None
+        """Whether the fork server is there; without it its ranks are gone, too. One that was stopped goes on."""
+        self._process.send_signal(signal.SIGCONT)  # or no rank would start, and nobody hear of one that has ended
+        return self._process.returncode is None
 
     def close(self) -> None:
         """Makes the server end its ranks, what they had started, and itself. Called as the kernel exits.
@@ -186,6 +187,17 @@ class ForkLauncher:
 def import_path() -> list[str]:
     """The folders that this process imports from: Python passes over what is no text, such as a `Path`."""
     return [str(folder) for folder in sys.path if isinstance(folder, str)]
+
+
+def folder() -> str:
+    """The folder in which this process works. FileNotFoundError if it was deleted."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            "the folder in which this notebook works was deleted, and ranks cannot start in it; "
+            "os.chdir(...) to one that exists, or restart the kernel"
+        ) from None
 
 
 def _import_torch() -> None:
@@ -271,6 +283,7 @@ def launcher() -> Launcher:
             if current is not None:
                 current.close()
             _open_streams()
+            folder()  # in one that was deleted, MKL ends each process that imports torch
             current = _launchers[os.getpid()] = ForkLauncher() if sys.platform == "linux" else SpawnLauncher()
         return current
 

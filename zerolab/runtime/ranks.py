@@ -8,7 +8,6 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
-from pathlib import Path
 from typing import IO
 
 from zerolab.recording.events import RankRecording
@@ -16,7 +15,7 @@ from zerolab.runtime import board, machine
 from zerolab.runtime.devices import Choice
 from zerolab.runtime.handover import RECORDED, WHERE, Fds, Setup
 from zerolab.runtime.interrupts import held_back, interruptible, writing_to_a_rank
-from zerolab.runtime.launch import Ending, import_path, launcher, nameless_file
+from zerolab.runtime.launch import Ending, folder, import_path, launcher, nameless_file
 
 RECORDING_LIMIT = 5.0  # seconds that all ranks get to hand over what they have recorded; one in native code never does
 KILL_LIMIT = 2.0  # seconds that `kill` waits for killed ranks to disappear
@@ -33,7 +32,7 @@ class Member:
     lifeline: Connection
     output: Connection
     crash: IO[bytes]
-    asked: bool = False  # a question is under way
+    asked: float = 0.0  # since when a question is under way, in seconds; 0: none is
     seen: tuple[int, int, str, str] | None = None  # the last answer: time, fingerprint of the stack, phase, line
     said: bytes = b""  # the last that it wrote
 
@@ -67,7 +66,7 @@ class Ranks:
                 self.members.append(member)
                 for pipe in ("commands", "lifeline", "output"):
                     self._selector.register(getattr(member, pipe), selectors.EVENT_READ, (pipe, member))
-                surroundings = choice.gpus, choice.backend, dict(os.environ), _folder(), import_path(), machine.cores()
+                surroundings = choice.gpus, choice.backend, dict(os.environ), folder(), import_path(), machine.cores()
                 with writing_to_a_rank():  # it has died already, as is noticed while it is waited for
                     member.commands.send_bytes(pickle.dumps(Setup(rank, world_size, *surroundings)))
         except BaseException:
@@ -88,7 +87,7 @@ class Ranks:
             if not member.asked:
                 with writing_to_a_rank():
                     member.lifeline.send_bytes(WHERE)
-                    member.asked = True
+                    member.asked = time.monotonic()
 
     def recorded(self) -> list[RankRecording]:
         """What each rank has recorded in a call that failed; of one that has died, or cannot answer, there is none."""
@@ -99,7 +98,7 @@ class Ranks:
         answers: list[object] = []
         deadline = time.monotonic() + RECORDING_LIMIT
         for member in asked:
-            count = 1 + member.asked  # the answer to `ask` may still be on its way, before the recording
+            count = 1 + bool(member.asked)  # the answer to `ask` may still be on its way, before the recording
             with contextlib.suppress(EOFError, OSError):
                 for _ in range(count):
                     ready = member.lifeline.poll(max(0.0, deadline - time.monotonic()))
@@ -158,13 +157,3 @@ class Ranks:
             for end in theirs:
                 end.close()
         return member
-
-
-def _folder() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        raise FileNotFoundError(
-            "the folder in which this notebook works was deleted, and ranks cannot start in it; "
-            "os.chdir(...) to one that exists, or restart the kernel"
-        ) from None

@@ -13,6 +13,7 @@ import io
 import os
 import sys
 import threading
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -30,7 +31,7 @@ DEEPEST_RECURSION = 50_000  # frames; native calls would overflow an 8 MB stack 
 
 
 def set_up(output: int) -> None:
-    """Once in each rank: its streams, no keyboard, errors of its threads, progress bars, the recursion limit."""
+    """Once in each rank: streams, no keyboard, no exec, errors of its threads, progress bars, the recursion limit."""
     for fd, name in STREAMS.items():
         os.dup2(output, fd)
         _open(fd, name)
@@ -39,6 +40,9 @@ def set_up(output: int) -> None:
     threading.excepthook = _print_thread_error
     sys.meta_path.insert(0, _PlainBars())
     sys.setrecursionlimit = _set_recursion_limit
+    changed = {name: _only_in_a_fork(os.__dict__[name]) for name in ("execv", "execve")}  # what all of os.exec* call
+    for module in (os, sys.modules[os.execv.__module__]):
+        module.__dict__.update(changed)
 
 
 def restore_streams(output: int) -> None:
@@ -100,6 +104,19 @@ def _open(fd: int, name: str) -> None:
     # In UTF-8, which the kernel expects, whatever the user's locale has.
     stream = open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     sys.__dict__[name] = stream
+
+
+def _only_in_a_fork(execute: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
+    """As `os.execv` in what a rank forks; itself it would never answer the kernel again."""
+    rank = os.getpid()
+
+    @functools.wraps(execute)
+    def become(*args: Any, **kwargs: Any) -> NoReturn:
+        if os.getpid() == rank:
+            raise RuntimeError("a rank cannot become another program (exec); start that one with subprocess.run")
+        execute(*args, **kwargs)
+
+    return become
 
 
 def _set_recursion_limit(limit: int, /, *, python: Any = sys.setrecursionlimit) -> None:

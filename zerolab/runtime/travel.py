@@ -162,7 +162,8 @@ def _rebuild(
     data: bytes | bytearray, dtype: torch.dtype, shape: tuple[int, ...], parameter: bool, requires_grad: bool
 ) -> torch.Tensor:
     # A bytearray, because a tensor over immutable bytes could not be written to.
-    flat = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype)
+    # The default device may be another one, which `frombuffer` does not heed.
+    flat = torch.frombuffer(bytearray(data), dtype=dtype) if len(data) else torch.empty(0, dtype=dtype, device="cpu")
     tensor = flat.reshape(shape)
     return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
