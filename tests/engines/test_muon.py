@@ -276,7 +276,7 @@ def test_the_player_has_each_matrix_in_the_colour_of_its_owner(recorded):
     held = held_by(event for rank in recording.ranks for event in rank.events)
     drawn = {unit.name: owners(recording, unit, held) for unit in recording.units if unit.name.endswith("matrices")}
     # 91 elements to rank 0, 91 to rank 1, 49 to rank 2, who owns all there is of its unit.
-    assert drawn == {"blocks.0 matrices": [[0, 91, 0], [91, 182, 1]], "blocks.1 matrices": [[0, 49, 2]]}
+    assert drawn == {"blocks.0 matrices": [[[0, 91, 0], [91, 182, 1]]], "blocks.1 matrices": [[[0, 49, 2]]]}
 
 
 def refusal(stage, make=make, **options):

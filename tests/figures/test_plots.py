@@ -228,6 +228,12 @@ def test_a_figure_needs_no_network_to_be_shown(monkeypatch):
         assert "cdn" not in json.dumps(shown(figure)[chart.PLOTLY], default=str)
 
 
+def test_plotlys_buttons_leave_room_for_a_title_and_hide_nothing_behind_them():
+    for figure in every_figure():
+        assert figure.layout.modebar.bgcolor == chart.CLEAR
+        assert {"zoom", "pan", "lasso"} <= set(figure.layout.modebar.remove)
+
+
 def test_where_outputs_are_compared_a_figure_is_its_caption_alone(monkeypatch):
     monkeypatch.setenv("ZEROLAB_STATIC", "1")
     for figure in every_figure():

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
+import { ownersOf } from "../../zerolab/player/derived.js";
 import { lastAtMost, Model } from "../../zerolab/player/model.js";
 import { nextPhase, nextUnit } from "../../zerolab/player/steps.js";
 import { tops } from "../../zerolab/player/strata.js";
@@ -16,6 +17,14 @@ test("the last place at most a value is found, before the first there is none", 
     [-1, 0, 2, 3, 3],
   );
   assert.equal(lastAtMost([], 3), -1);
+});
+
+test("a rank's own whole is the one that it has a part of, wherever in the unit that begins", () => {
+  const pairs = [
+    [[0, 4, 0], [4, 8, 2]],
+    [[8, 12, 1], [12, 16, 3]],
+  ]; // biome-ignore format: a table
+  for (const rank of [0, 1, 2, 3]) assert.equal(ownersOf({ owners: pairs, padded: 16 }, rank, 4), pairs[rank % 2]);
 });
 
 test("what a rank holds is what the last change up to an event said", () => {

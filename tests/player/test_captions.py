@@ -339,6 +339,55 @@ def test_activations_that_are_added_up_are_no_gradients_and_the_batch_is_shared(
     assert [text for text in told if text.endswith("elements: added up over all ranks, which all get the sum.")]
 
 
+def cut_by_rows(rows, width, *, alone):
+    """A step of a matrix that is cut by rows, and of another, which is cut by columns unless the first is `alone`."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = torch.nn.Sequential(torch.nn.Linear(8, width, bias=False), torch.nn.Linear(width, 4, bias=False))
+    first = ColwiseParallel(output_layouts=Replicate()) if alone else ColwiseParallel()
+    plan = {"0": first} if alone else {"0": first, "1": RowwiseParallel()}
+    parallelize_module(model, init_device_mesh("cpu", (4,)), plan)
+    model(torch.ones(rows, 8)).sum().backward()
+
+
+@pytest.mark.parametrize(("rows", "alone"), [(8, True), (16, False)])
+def test_what_was_computed_is_not_called_a_unit_that_is_as_large(four, show, rows, alone):
+    recording = four.record(cut_by_rows, rows, 16, alone=alone)
+    (sent,) = [beat for beat in beats_of(show(recording), recording) if beat["kind"] == "collective"]
+    assert sent["events"][0].numel in {unit.numel for unit in recording.units}
+    assert sent["unit"] is None
+
+
+def test_a_matrix_with_fewer_rows_than_ranks_which_torch_gathers_is_said_to_be_gathered(four, show):
+    recording = four.record(cut_by_rows, 2, 3, alone=True)
+    tab = show(recording)
+    told = [beat["caption"] for beat in beats_of(tab, recording)]
+    assert "Unit 0: what all ranks keep of it is gathered, so that each of them has it." in told
+    assert not [text for text in stories(tab) if "none is gathered" in text]
+
+
+def a_matrix_cut_by_rows_twice():
+    """A step of a matrix whose halves two pairs of ranks share, one behind the other, each again cut by rows."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16, bias=False))
+    fully_shard(parallelize_module(model, mesh["tensor"], {"0": ColwiseParallel()}), mesh=mesh["data"])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    model(torch.ones(2, 8)).clone().sum().backward()
+    optimizer.step()
+
+
+def test_groups_of_ranks_whose_parts_lie_one_behind_the_other_are_told_apart(four, show):
+    recording = four.record(a_matrix_cut_by_rows_twice)
+    (unit,) = [unit for unit in payload(recording)["units"] if unit["numel"]]
+    assert unit["owners"] == [[[0, 32, 0], [32, 64, 2]], [[64, 96, 1], [96, 128, 3]]]
+    assert [whole_of(rank, unit["owners"]) for rank in range(4)] == 2 * unit["owners"]
+
+
 def test_of_a_unit_that_no_forward_came_to_the_owners_are_those_that_share_the_others(four):
     recording = four.record(divided.train, idle=True)
     for unit in payload(recording)["units"]:

@@ -373,8 +373,8 @@ def test_a_simulated_recording_is_marked(recording, show):
 
 
 def test_a_payload_of_another_version_gets_a_sentence(recording, show):
-    tab = show(page(recording).replace('"version":1,', '"version":2,', 1))
-    assert "version 2 of the player, this is version 1" in tab.get_by_role("alert").inner_text()
+    tab = show(page(recording).replace('"version":2,', '"version":1,', 1))
+    assert "version 1 of the player, this is version 2" in tab.get_by_role("alert").inner_text()
 
 
 def test_pictures_for_comparing_carry_no_text(recording, show):

@@ -73,7 +73,7 @@ def test_owners_are_read_off_the_recording(recordings):
     for stage in ("zero3", "zero1"):
         for unit in payload(recordings[stage])["units"]:
             share = unit["padded"] // 4
-            assert unit["owners"] == [[rank * share, (rank + 1) * share, rank] for rank in range(4)]
+            assert unit["owners"] == [[[rank * share, (rank + 1) * share, rank] for rank in range(4)]]
     assert {str(unit["owners"]) for unit in payload(recordings["ddp"])["units"]} == {"None"}
 
 

@@ -81,7 +81,7 @@ export function payloadOf(events, { units = [["a", 8]], cut } = {}) {
   const stored = Object.entries(columns).map(([name, of]) => [name, { delta: false, data: encode(all.map(of)) }]);
   return {
     format: "zerolab-player",
-    version: 1,
+    version: 2,
     title: "a few events",
     world_size: Math.max(...ranks) + 1,
     meta: { formula: null },

@@ -37,6 +37,10 @@ INK = "#1d2430"
 STRONG = f"var(--jp-content-font-color1, var(--vscode-editor-foreground, {NEUTRAL}))"
 QUIET = f"var(--jp-content-font-color2, var(--vscode-descriptionForeground, {NEUTRAL}))"
 FONT = {"family": "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif", "size": 13, "color": NEUTRAL}
+CLEAR = "rgba(0,0,0,0)"
+# plotly's buttons appear over the end of the title: only those that leave room for it, and nothing behind them.
+BUTTONS = ["zoom", "pan", "select", "lasso", "zoomin", "zoomout", "autoscale"]
+MODEBAR = {"bgcolor": CLEAR, "color": NEUTRAL, "remove": BUTTONS}
 WIDTH, HEIGHT = 960, 420  # pixels; stills have the player's width
 PANEL_WIDTH = 860  # two columns of sliders: what JupyterLab leaves beside its file browser on a screen of 1280 pixels
 PLOTLY = "application/vnd.plotly.v1+json"  # JupyterLab, Notebook 7 and VS Code draw it themselves
@@ -75,7 +79,7 @@ def finished(
     # Without ids of ours plotly makes random ones, and the same figure would be a different text every time.
     for number, trace in enumerate(figure.data):
         trace.uid = f"zerolab-{name}-{number}"
-    clear = {"paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)"}
+    clear = {"paper_bgcolor": CLEAR, "plot_bgcolor": CLEAR, "modebar": MODEBAR}
     figure.update_layout(template="plotly_white", font=FONT, title=heading(title, notice), height=HEIGHT, **clear)
     for update in (figure.update_xaxes, figure.update_yaxes):
         update(gridcolor=GRID, zerolinecolor=GRID, linecolor=GRID, title_font_size=13)

@@ -78,13 +78,13 @@ class Frames(Picture):
         for name in moments:
             check_known("moment", name, MOMENTS)
         held = held_by(event for rank in recording.ranks for event in rank.events)
-        parts = owners(recording, units[unit], held)
-        if parts is None or len(parts) != recording.world_size:
+        wholes = owners(recording, units[unit], held)
+        if wholes is None or len(wholes[0]) != recording.world_size:
             raise ValueError(
                 f"no rank owns one part of {unit} in {recording.title}: give a run of zero1, zero2 or zero3"
             )
         self.recording, self.unit, self.moments = recording, units[unit], tuple(moments)
-        self.parts = [(start, stop) for start, stop, _ in sorted(parts, key=lambda part: part[2])]
+        self.parts = [(start, stop) for start, stop, _ in sorted(wholes[0], key=lambda part: part[2])]
         self.frames = [[self._rank(rank, MOMENTS[name]) for rank in recording.ranks] for name in moments]
 
     # What a frame shows, read off the recording.

@@ -99,7 +99,10 @@ export class Beats extends Sequence {
     return `${model.window[i]}:${turns[model.columns.rank[i]].get(i) ?? 0}`;
   }
 
-  /** Finds the units of every collective: the one it names; else the one whose turn it is among those of its size. */
+  /**
+   * Finds the units of every collective: the one it names; else the one whose turn it is among those of its size. Where
+   * ranks compute with parts of units, what they compute is sent, too, and may be as large as one.
+   */
   #match() {
     const { model } = this;
     const { columns, units, payload } = model;
@@ -118,6 +121,7 @@ export class Beats extends Sequence {
       else if (columns.step[first]) unnamed.push(first);
     }
     const { rank, op, numel } = columns;
+    if (this.story.divided.size) return;
     for (const places of grouped(unnamed, (i) => `${rank[i]}:${this.#when(i)}:${op[i]}:${numel[i]}`).values()) {
       const [first] = places;
       const fits = (/** @type {number} */ i) => {

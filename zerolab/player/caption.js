@@ -180,10 +180,10 @@ function hold(model, event, category, name) {
 
 /**
  * What is live after an event, by category, largest first.
- * @param {Model} model @param {RecordedEvent} event @param {Device} [device]
+ * @param {Model} model @param {{ index: number }} event @param {Device} [device]
  */
-function largestFirst(model, event, device = "live") {
-  const live = entries(model.liveAt(event.index, device)).filter(([, value]) => value > 0);
+export function largestFirst(model, { index }, device = "live") {
+  const live = entries(model.liveAt(index, device)).filter(([, value]) => value > 0);
   return live.sort((a, b) => b[1] - a[1]);
 }
 

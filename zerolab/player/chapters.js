@@ -1,7 +1,7 @@
 // The chapters of the guided walk, cut from one step of a recording: what happens to one unit, one thing after another.
 // A chapter for which the recording has nothing is left out; nothing is derived from the stage's name.
 
-import { untold, wholes } from "./derived.js";
+import { untold } from "./derived.js";
 import { tellPeak, tellTotal, tellTurn } from "./endings.js";
 import { entries } from "./events.js";
 import { Facts } from "./facts.js";
@@ -235,10 +235,10 @@ function tellUpdate(t) {
       : `${capital(t.each)} updates ${story.trained}${t.ranks > 1 ? story.alike : ""}.`,
     story.own ? "It needs optimizer state for nothing else." : "",
   ];
-  const owner = story.own ? unit.owners?.at(-1)?.[2] : null;
+  const owner = story.own ? unit.owners?.[0].at(-1)?.[2] : null;
   const known = t.ranks > 1 && owner !== undefined && t.all && (story.own > 0 || story.summed);
   // Of several replicas more than one rank would be right.
-  const isOne = wholes(unit.owners ?? []).length < 2;
+  const isOne = (unit.owners?.length ?? 0) < 2;
   const asks = known && isOne ? t.ask("who", () => whoUpdates(name, owner, t.ranks)) : null;
   const ended = facts.ended(updates);
   t.add("The update", says, Math.max(t.start, facts.began(updates)), ended, asks);

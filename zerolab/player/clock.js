@@ -92,7 +92,7 @@ export class Clock {
     this.playing = false;
     this.time = 0;
     this.frame = 0;
-    this.calm = false;
+    this.motion = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.shown = -Infinity;
     this.slow = slowdown(model);
     /** @type {Pace | null} */
@@ -102,12 +102,16 @@ export class Clock {
     this.last = -1; // the time at which playing left it; another one was shown since
   }
 
+  /** Whether less motion is asked for, which may change at any time. */
+  get calm() {
+    return this.motion.matches;
+  }
+
   play() {
     if (this.playing) return;
     this.playing = true;
     /** @type {number | null} */
     let last = null;
-    this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     this.shown = -Infinity;
     /** @type {FrameRequestCallback} */
     const tick = (now) => {

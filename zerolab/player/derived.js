@@ -1,6 +1,6 @@
 // What is worked out once, when a recording is opened: orders, steps, peaks, and who held what since when.
 
-/** @import { Changes, Columns, Holdings, Payload, Spans, StepWindow, Unit } from "./types.d.ts" */
+/** @import { Changes, Columns, Holdings, Part, Payload, Spans, StepWindow, Unit } from "./types.d.ts" */
 
 /**
  * Whether a recording does not say what memory is for: it has times only, or another tool's sums.
@@ -189,34 +189,19 @@ export function size(spans) {
  * Who owns what of a unit, as far as a rank is concerned: of several replicas its own. Of a simulation only the first
  * ranks are known; what is nobody's is cut into equal parts, as it is for all of them.
  * @param {Unit} unit @param {number} rank who holds it where nobody owns a part @param {number} worldSize
- * @returns {[start: number, stop: number, owner: number][]}
+ * @returns {Part[]}
  */
 export function ownersOf({ owners, padded }, rank, worldSize) {
   if (!owners) return [[0, padded, rank]];
-  const known = owners.length;
+  const [first, ...others] = owners;
+  const known = first.length;
   const share = padded / worldSize;
-  if (known === worldSize || owners[known - 1]?.[1] !== known * share) return wholeOf(owners, rank);
-  /** @type {typeof owners} */
+  const isBeginning = !others.length && known < worldSize && first[known - 1]?.[1] === known * share;
+  if (!isBeginning) return owners.find((whole) => whole.some(([, , owner]) => owner === rank)) ?? first;
+  /** @type {Part[]} */
   const rest = [];
   for (let owner = known; owner < worldSize; owner++) rest.push([owner * share, (owner + 1) * share, owner]);
-  return [...owners, ...rest];
-}
-
-/**
- * The parts of a rank's own replica.
- * @param {[start: number, stop: number, owner: number][]} owners @param {number} rank
- */
-function wholeOf(owners, rank) {
-  return wholes(owners).find((whole) => whole.some(([, , owner]) => owner === rank)) ?? owners;
-}
-
-/**
- * The parts of a unit by the replicas of the model, which follow each other (see `owners` in owners.py).
- * @param {[start: number, stop: number, owner: number][]} owners
- */
-export function wholes(owners) {
-  const starts = owners.flatMap(([start], k) => (k === 0 || start <= owners[k - 1][0] ? [k] : []));
-  return starts.map((start, k) => owners.slice(start, starts[k + 1]));
+  return [...first, ...rest];
 }
 
 /**
@@ -225,10 +210,11 @@ export function wholes(owners) {
  * @returns {Spans}
  */
 export function partOf(unit, rank, group, worldSize) {
-  const owned = unit.owners?.filter(([, , owner]) => owner === rank) ?? [];
+  const all = unit.owners?.flat() ?? [];
+  const owned = all.filter(([, , owner]) => owner === rank);
   if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
   // Where owners have all there is, as of whole matrices, others have none.
-  if (unit.owners && size(unit.owners.flatMap((part) => part.slice(0, 2))) >= unit.padded) return [0, 0];
+  if (all.length && size(all.flatMap((part) => part.slice(0, 2))) >= unit.padded) return [0, 0];
   const place = group ? group.indexOf(rank) : rank;
   const share = unit.padded / (group?.length ?? worldSize);
   return [place * share, (place + 1) * share];

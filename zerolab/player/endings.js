@@ -1,5 +1,6 @@
 // How the guided walk ends: the memory peak, what the step added up to, and what to look for on your own.
 
+import { largestFirst } from "./caption.js";
 import { bytes, words } from "./format.js";
 import { whatMost, whatShare } from "./questions.js";
 
@@ -11,10 +12,9 @@ export function tellPeak(t) {
   const { model, me } = facts;
   const peak = facts.peak();
   if (!peak) return;
-  const live = Object.entries(model.liveAt(peak.index)).filter(([, value]) => value > 0);
-  live.sort((a, b) => b[1] - a[1]);
+  const live = largestFirst(model, peak);
   const time = model.columns.t_end[peak.index];
-  const [act] = [t.story.acts[peak.index]];
+  const act = t.story.acts[peak.index];
   const when = act === "update" ? "at the update" : act === "share" ? "after the update" : `in the ${act}`;
   const two = live.slice(0, 2).map(([name, value]) => `${words(name)} ${bytes(value)}`);
   const asks = t.ask("most", () => whatMost(me, live));

@@ -4,7 +4,7 @@
 /** @import { Columns, Field, Payload, RecordedEvent, State, Stored } from "./types.d.ts" */
 
 /** Version of the payload that this page understands. */
-export const PAYLOAD_VERSION = 1;
+export const PAYLOAD_VERSION = 2;
 
 /**
  * The category that a collective moves: it gathers parameters and reduces gradients.

@@ -149,14 +149,17 @@ export class Flights {
 }
 
 /**
- * Where spans lie within a cell of a unit of `padded` elements.
+ * Where spans lie within a cell of a unit of `padded` elements: each a pixel wide at least, unless it would reach the
+ * next one, for stripes that touch would look like a whole.
  * @param {Box} cell @param {number} padded @param {number[]} spans
  */
-function boxes(cell, padded, spans) {
+export function boxes(cell, padded, spans) {
   const scale = cell.width / padded;
   const found = [];
-  for (let k = 0; k < spans.length; k += 2)
-    found.push({ x: cell.x + spans[k] * scale, width: Math.max(1, (spans[k + 1] - spans[k]) * scale) });
+  for (let k = 0; k < spans.length; k += 2) {
+    const free = ((spans[k + 2] ?? Infinity) - spans[k + 1]) * scale;
+    found.push({ x: cell.x + spans[k] * scale, width: Math.max(Math.min(1, free), (spans[k + 1] - spans[k]) * scale) });
+  }
   return found;
 }
 

@@ -2,7 +2,7 @@
 
 import { codeOf, partOf, size } from "./derived.js";
 import { exact, spoken, words } from "./format.js";
-import { recordedRanks, tellTrouble } from "./rows.js";
+import { allRanks, recordedRanks, tellTrouble } from "./rows.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -64,7 +64,7 @@ export class Heat {
   layout(places, lines, top, left, height) {
     const { model } = this;
     const { rows } = model;
-    this.ranks = rows.flatMap(({ from, to }) => Array.from({ length: to - from + 1 }, (_, k) => from + k));
+    this.ranks = allRanks(rows);
     const recorded = recordedRanks(rows);
     this.like = new Map();
     this.unknown = new Set();

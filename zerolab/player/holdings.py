@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from zerolab.player.owners import held_by, owners, whole_of
+from zerolab.player.owners import Whole, held_by, owners, whole_of
 from zerolab.recording.events import Spans
 from zerolab.theory import STATE_CATEGORIES
 
@@ -20,15 +20,15 @@ def held_at_update(recording: "Recording") -> list[Parts]:
     for unit in recording.units:
         share = unit.padded // recording.world_size  # where nobody owns it: as ZeRO would divide it
         equal = [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
-        owned[unit.name] = owners(recording, unit, held) or equal
+        owned[unit.name] = owners(recording, unit, held) or [equal]
     return [_of_rank(recording, rank, _cuts(rank, owned, recording.world_size)) for rank in range(recording.world_size)]
 
 
-def _cuts(rank: int, owned: dict[str, list[list[int]]], world_size: int) -> list[dict[str, list[tuple[int, int]]]]:
+def _cuts(rank: int, owned: dict[str, list[Whole]], world_size: int) -> list[dict[str, list[tuple[int, int]]]]:
     """By owner, then unit, what is cut for each; of other replicas nothing."""
     cuts: list[dict[str, list[tuple[int, int]]]] = [{} for _ in range(world_size)]
-    for unit, parts in owned.items():
-        for start, stop, owner in whole_of(rank, parts):
+    for unit, wholes in owned.items():
+        for start, stop, owner in whole_of(rank, wholes):
             cuts[owner].setdefault(unit, []).append((start, stop))
     return cuts
 

@@ -4,17 +4,16 @@ import { codeOf, size } from "./derived.js";
 
 /**
  * @import { Model } from "./model.js"
- * @import { Unit } from "./types.d.ts"
+ * @import { Act, Unit } from "./types.d.ts"
  */
 
 /**
- * The least and the most elements of a unit that a rank was ever recorded to have, 0 if none; whether it got some.
+ * The least and the most elements of a unit that a rank was ever recorded to have, 0 if none.
  * @param {Model} model @param {number} rank @param {Unit} unit
  */
 export function range(model, rank, unit) {
   const sizes = model.changes(rank, "parameters", unit.name).spans.map(size).filter(Boolean);
-  const [least, most] = sizes.length ? [Math.min(...sizes), Math.max(...sizes)] : [0, 0];
-  return { least, most, grows: most > least };
+  return sizes.length ? { least: Math.min(...sizes), most: Math.max(...sizes) } : { least: 0, most: 0 };
 }
 
 /**
@@ -35,12 +34,12 @@ export function divided(model) {
 }
 
 /**
- * Whether ranks get more of some of these units than they keep.
- * @param {Model} model @param {Set<string>} names
+ * Whether units are gathered for a forward, not only what was computed with them.
+ * @param {Model} model @param {Act[]} acts
  */
-export function grows(model, names) {
-  const units = model.units.filter(({ name }) => names.has(name));
-  return units.some((unit) => model.rows.some(({ rank }) => range(model, rank, unit).grows));
+export function gathers({ columns, payload }, acts) {
+  const gather = codeOf(payload.words, "all_gather");
+  return columns.op.some((op, i) => op === gather && columns.unit[i] > 0 && acts[i] === "forward");
 }
 
 /**

@@ -1,6 +1,5 @@
 // The keys to colours and patterns, next to the panes' names.
 
-import { wholes } from "./derived.js";
 import { dashed, element, framed, swatch } from "./dom.js";
 import { exact, words } from "./format.js";
 import { Lanes } from "./lanes.js";
@@ -26,7 +25,7 @@ export function legends(player) {
   const told = model.units.some(({ owners }) => owners)
     ? [...lines, model.folded ? "colour: owner, 8 in turn" : named ? "colour: its owner" : "colour: owner"]
     : lines;
-  const copies = Math.max(...model.units.map(({ owners }) => wholes(owners ?? []).length), 0);
+  const copies = Math.max(...model.units.map(({ owners }) => owners?.length ?? 0), 0);
   if (copies > 1 && !player.story.divided.size) told.push(element("span", {}, `${copies} replicas, each a whole`));
   const meant = player.pieces.meant
     ? [element("span", {}, "messages not recorded: drawn as what the collective means")]

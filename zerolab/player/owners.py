@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 _SIZE = attrgetter("held")
-Owners = list[list[int]]
-"""Parts of a unit's flat: `[start, stop, rank]`."""
+Whole = list[list[int]]
+"""Parts of a unit's flat that are a whole together: `[start, stop, rank]`."""
 
 
 class Range(NamedTuple):
@@ -38,23 +38,23 @@ def held_by(events: Iterable[Event]) -> Held:
     return held
 
 
-def owners(recording: "Recording", unit: UnitInfo, held: Held) -> Owners | None:
-    """Who keeps which part of a unit's flat, or None if all keep all.
+def owners(recording: "Recording", unit: UnitInfo, held: Held) -> list[Whole] | None:
+    """Who keeps which part of a unit's flat, one whole after another; None if all keep all.
 
     Where every rank always held everything (ZeRO-1 under an optimizer without state), the stage's own rule is used: N
-    equal parts in rank order. Under hybrid sharding each replica has a whole of its own: their parts follow each other,
-    replica by replica (`whole_of`). So do those of ranks that share the computing of a unit, as under tensor
-    parallelism: of what they gather, some have this and others that, and none has all.
+    equal parts in rank order. Under hybrid sharding each replica has a whole of its own. So have ranks that share the
+    computing of a unit, as under tensor parallelism: of what they gather, some have this and others that, and none has
+    all.
     """
     found = _kept(unit, held, range(recording.world_size))
     is_cut = bool(SHARDED.get(str(recording.info.stage))) and not (unit.frozen or unit.replicated)
     if found is None and (recording.world_size == 1 or is_cut):
         share = unit.padded // recording.world_size
-        return [[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]
+        return [[[rank * share, (rank + 1) * share, rank] for rank in range(recording.world_size)]]
     groups = _sharers(unit, held)
     if len(groups) > 1 and (found is None or _is_gathered(held.get((unit.name, "parameters"), {}))):
-        parts = [_kept(unit, held, ranks, alone=True) or [] for ranks in groups]
-        return [*chain.from_iterable(parts)] if all(parts) else found
+        wholes = [_kept(unit, held, ranks, alone=True) or [] for ranks in groups]
+        return [*chain.from_iterable(wholes)] if all(wholes) else found
     return found
 
 
@@ -82,7 +82,7 @@ def _alike(ranges: dict[int, Range]) -> list[list[int]]:
     return [*alike.values()]
 
 
-def _kept(unit: UnitInfo, held: Held, group: Collection[int], *, alone: bool = False) -> Owners | None:
+def _kept(unit: UnitInfo, held: Held, group: Collection[int], *, alone: bool = False) -> list[Whole] | None:
     """What some ranks keep of a unit, if it is different parts, of which each has as many copies; `alone`: or one."""
     # Optimizer state first: it is never gathered, so what a rank holds of it is what it owns.
     for category in ("optimizer_state", "parameters", "gradients"):
@@ -97,12 +97,10 @@ def _kept(unit: UnitInfo, held: Held, group: Collection[int], *, alone: bool = F
         # Of optimizer state one rank may have all: a unit with a single matrix.
         one_is_enough = alone or (category == "optimizer_state" and copies == {1})
         if disjoint and len(copies) == 1 and len(keepers) > (not one_is_enough):
-            return [[start, stop, ranks[copy]] for copy in range(max(copies)) for start, stop, ranks in parts]
+            return [[[start, stop, ranks[copy]] for start, stop, ranks in parts] for copy in range(max(copies))]
     return None
 
 
-def whole_of(rank: int, parts: Owners) -> Owners:
-    """Of the parts that `owners` gives those of the rank's own replica; all of them where there is one whole."""
-    starts = [place for place, (start, *_) in enumerate(parts) if not place or start <= parts[place - 1][0]]
-    wholes = [parts[start:stop] for start, stop in pairwise([*starts, len(parts)])]
-    return next((whole for whole in wholes if any(owner == rank for *_, owner in whole)), parts)
+def whole_of(rank: int, wholes: list[Whole]) -> Whole:
+    """Of the wholes that `owners` gives the one that a rank has a part of; of a rank without any the first."""
+    return next((whole for whole in wholes if any(owner == rank for *_, owner in whole)), wholes[0])

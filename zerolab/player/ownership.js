@@ -269,7 +269,7 @@ export class Ownership {
   #worth({ rank, category, unit }) {
     const { values, time } = this;
     if (!values || category === "optimizer_state") return "";
-    const owners = new Set(unit.owners?.map(([, , owner]) => owner) ?? [rank]);
+    const owners = new Set(unit.owners?.flat().map(([, , owner]) => owner) ?? [rank]);
     return [...owners].map((owner) => values.of(rank, category, unit, owner, time)).join();
   }
 

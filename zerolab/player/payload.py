@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
 
 # Not the recording's own version: the two formats change at different times, and a page outlives both.
-VERSION = 1
+VERSION = 2
 
 T = TypeVar("T", bound=Hashable)
 

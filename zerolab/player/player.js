@@ -41,6 +41,7 @@ export class Player {
     this.hoversSource = true;
     this.filter = ALL;
     this.chosenTheme = options.theme ?? null;
+    this.printed = false;
     this.palette = new Palette(this.chosenTheme ?? surroundingTheme(), contrast());
     this.lens = new Lens(this.model);
     /** @type {Frame["axis"] | null} */
@@ -52,7 +53,6 @@ export class Player {
     this.width = 0;
     this.stale = true;
     this.followed = 0;
-    this.calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
     /** @type {Pair | null} */
     this.pair = null;
     this.resting = ""; // why it stands still while the other of a pair goes on
@@ -82,7 +82,7 @@ export class Player {
     this.walk = new Walk(this);
     listen(options.keyboard ?? this.root, this);
     this.setTheme(this.chosenTheme);
-    this.stopTheme = watchTheme(() => this.setTheme(this.chosenTheme));
+    this.stopTheme = watchTheme(this);
     this.resizing = new ResizeObserver(() => this.#resize());
     this.resizing.observe(this.root);
     this.tellEvents(Boolean(options.events) || !this.beats.list.length);
@@ -204,7 +204,7 @@ export class Player {
    */
   setTheme(theme) {
     this.chosenTheme = theme;
-    this.palette = new Palette(theme ?? surroundingTheme(), contrast());
+    this.palette = new Palette(this.printed ? "light" : (theme ?? surroundingTheme()), contrast());
     this.root.dataset.theme = this.palette.theme;
     this.root.classList.toggle("zl-contrast", this.palette.contrast);
     legends(this);
@@ -298,7 +298,7 @@ export class Player {
     const fresh = this.view !== view || this.stale;
     const axis = fresh || !this.axis ? this.lens.axis(this.scene.now.clientWidth) : this.axis;
     const { palette, filter, values, beat } = this;
-    const flights = beat && !this.calm ? this.flights : null;
+    const flights = beat && !this.clock.calm ? this.flights : null;
     const frame = { model, palette, axis, filter, index, event, hover: null, time, values, beat, flights };
     Object.assign(this, { view, stale: false, axis, frame });
     if (fresh && this.#sees("timeline")) panes.timeline.drawView(frame);

@@ -103,13 +103,19 @@ export function wholeRows(rows, { units, focus }) {
 }
 
 /**
- * All ranks of some rows of which anything was recorded.
+ * All ranks that some rows stand for.
+ * @param {Row[]} rows
+ */
+export function allRanks(rows) {
+  return rows.flatMap(({ from, to }) => Array.from({ length: to - from + 1 }, (_, k) => from + k));
+}
+
+/**
+ * Those of which anything was recorded.
  * @param {Row[]} rows
  */
 export function recordedRanks(rows) {
-  return rows.flatMap(({ from, to, silent }) =>
-    silent ? [] : Array.from({ length: to - from + 1 }, (_, k) => from + k),
-  );
+  return allRanks(rows.filter(({ silent }) => !silent));
 }
 
 /**

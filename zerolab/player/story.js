@@ -4,7 +4,7 @@
 import { codeOf, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
 import { exact } from "./format.js";
-import { areAllInParts, divided, grows, range } from "./kept.js";
+import { areAllInParts, divided, gathers, range } from "./kept.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -265,7 +265,7 @@ export class Story {
       passes,
       released,
       divided: this.divided.size > 0,
-      gathered: grows(model, this.divided),
+      gathered: gathers(model, this.acts),
       some: areAllInParts(model) ? "each unit" : "some units",
       own,
       uneven,

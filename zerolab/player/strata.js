@@ -222,7 +222,7 @@ function gatheredUnits(model, rank, category, index) {
   if (!weights || !state) return [];
   const more = model.units
     .map(({ name, owners }) => {
-      const mine = (owners ?? []).filter((part) => part[2] === rank);
+      const mine = (owners ?? []).flat().filter((part) => part[2] === rank);
       const own = mine.reduce((sum, [start, stop]) => sum + stop - start, 0);
       const held = size(model.held(rank, state, name, index));
       return { name, extra: owners ? (held - own) * weights[state] : 0 };

@@ -1,6 +1,7 @@
 // What went on in a stretch of time: how long it was, what was sent in it, and what the ranks did meanwhile.
 
 import { bytes, duration } from "./format.js";
+import { allRanks } from "./rows.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -85,10 +86,9 @@ export class Measure {
   /** What it says, "" where nothing is measured; of the ranks that the filter leaves. */
   get text() {
     const { model } = this.player;
-    const ranks = model.rows.flatMap(({ from, to }) => Array.from({ length: to - from + 1 }, (_, k) => from + k));
     if (!this.span) return "";
     return this.span.t1 > this.span.t0
-      ? inOneLine(model, ranks, this.span)
+      ? inOneLine(model, allRanks(model.rows), this.span)
       : "Drag over the timeline, or move the cursor: this says what went on.";
   }
 }

@@ -94,7 +94,7 @@ function sending({ op, act, places, units }, model, story, isBroken) {
   if (isBroken && op !== "barrier") return `${words(op)} between ${exact(ranks)} ranks`;
   if (op === "all_gather" && act === "share") return `each owner sends its new parameters to ${others}`;
   if (op === "all_gather")
-    return whole
+    return !units.length
       ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
       : units.some(({ name }) => story.divided.has(name))
         ? `what ${whose} keep of it is gathered, so that each of them has it`

@@ -60,6 +60,9 @@ export interface Stored {
 /** The columns as arrays, in the order in which events ended. */
 export type Columns = Record<Field | "t_end" | "device_end", Float64Array>;
 
+/** A part of a unit, and the rank that owns it. */
+export type Part = [start: number, stop: number, owner: number];
+
 export interface Unit {
   name: string;
   numel: number;
@@ -68,8 +71,8 @@ export interface Unit {
   parameters: number;
   frozen: boolean;
   replicated: boolean;
-  /** `[start, stop, rank]`; null if all ranks keep all of it. */
-  owners: [start: number, stop: number, rank: number][] | null;
+  /** The parts of one whole after another, of which each replica has one; null if all ranks keep all of it. */
+  owners: Part[][] | null;
 }
 
 export interface Source {
@@ -262,7 +265,7 @@ export interface Known {
   /** Whether ranks send each other what they have computed. */
   passes: boolean;
   released: boolean;
-  /** Whether ranks compute with units of which none ever has all, and whether they gather some of those. */
+  /** Whether ranks compute with units of which none ever has all, and whether units are gathered for a forward. */
   divided: boolean;
   gathered: boolean;
   /** Of how many units a rank keeps a part, in words. */

@@ -10,7 +10,7 @@ const SEEN = 0.4;
  * @param {Player} player
  */
 export function playUnasked(player) {
-  if (player.calm || !player.byBeats) return;
+  if (player.clock.calm || !player.byBeats) return;
   const { root, beats, clock } = player;
   /** @type {(() => void)[]} */
   const undo = [];

@@ -146,7 +146,7 @@ export class Walk {
     const { player } = this;
     const { from, rest } = this.chapters[this.place];
     this.rested = false;
-    if (rest <= from || player.calm) return this.#rest();
+    if (rest <= from || player.clock.calm) return this.#rest();
     this.asks.hidden = true;
     player.showTime(from);
     player.play();
