@@ -6,7 +6,6 @@ tests/bench/test_published_runs.py compares the page with it, to the letter.
 """
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -41,7 +40,7 @@ REASONS = {
     "nanoGPT": "a rounded figure, evaluation and saving included, from before its attention was fused",
     "MosaicML": "on both cards it is much slower than with half the tokens a row, which attention does not explain: "
     "the model leaves eight cards next to no room",
-    "chenyaofo": "neither attention nor the unit is named, and what its other column says of two runs stands below",
+    "chenyaofo": "what explains it, as far as it is known, stands below the table",
 }
 """Why a source's runs are off by more than `FAR`, or `FAR_IN_BYTES`, as far as it is known."""
 
@@ -53,7 +52,7 @@ def off(predicted: float, published: float) -> float:
 
 def predicted_bytes(run: PublishedRun) -> float:
     """The most that a GPU holds, by the closed forms, CUDA's own bytes left out."""
-    job, shape = replace(run.job, micro_batches=1), run.job.shape
+    job, shape = run.job, run.job.shape
     keys_and_values = 2 * shape.depth * (shape.kv_heads or shape.heads) * shape.width // shape.heads
     cached = job.word * keys_and_values * job.rows * job.length
     return sum(peak(job, run.stage)[1].values()) + run.caches * cached

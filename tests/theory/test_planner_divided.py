@@ -77,7 +77,7 @@ def test_ranks_that_divide_a_row_keep_a_part_of_what_it_takes_and_all_of_the_sta
 def test_a_ring_gathers_keys_and_values_in_backward_beside_their_gradients_in_fp32():
     job = Job(LLAMA, 8, "bf16", 1, 65_536, "block", context=8)
     alone = replace(job, length=8_192, context=1)
-    name = f"backward of blocks.{LLAMA.depth - 1}"
+    name = f"attention of blocks.{LLAMA.depth - 1}"
     more = moments(job, "zero3")[name]["activations"] - moments(alone, "zero3")[name]["activations"]
     keys_and_values = 2 * 1024 * 8_192  # eight of 32 heads, so a quarter of the width
     assert more == keys_and_values * (8 * 2 + 2 * 4)

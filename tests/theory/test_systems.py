@@ -1,11 +1,14 @@
 """Other systems beside the formulas: the same losses, and every byte of their state shown by themselves."""
 
+from functools import partial
+from importlib.util import find_spec
+
 import pytest
 import torch
 from test_comparison import half_frozen, total
 
-from zerolab import theory
-from zerolab.comparison import compare, record
+from zerolab import Cluster, theory
+from zerolab.comparison import compare, record, train
 from zerolab.theory import systems
 
 pytestmark = pytest.mark.slow  # the ranks import FSDP first, which takes seconds
@@ -94,3 +97,33 @@ def test_fsdp_gathers_the_root_once_and_sends_what_the_formula_says():
 def test_what_a_system_cannot_do_is_refused_before_any_rank_starts(keywords, message):
     with pytest.raises(ValueError, match=message):
         compare(model="mlp-odd", steps=2, device="cpu", **keywords)
+
+
+def squares(depth, width):
+    """Matrices without a bias, whose rows are of tokens, as a Llama's are."""
+    return torch.nn.Sequential(*(torch.nn.Linear(width, width, bias=False) for _ in range(depth)))
+
+
+def test_deepspeeds_zero3_has_its_part_of_the_gradients_at_all_times_and_torchs_linear_keeps_its_weights_whole(require):
+    """The closed form counts the first; docs/published-runs.md says what the second does to a run."""
+    require(find_spec("deepspeed"), "DeepSpeed", 'pip install -c constraints.txt -e ".[deepspeed]"')
+    depth, width, batch = 12, 64, (torch.ones(2, 4, 64), torch.ones(2, 4, 64))
+    gathered, nothing_stays = {}, {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 0}
+    with Cluster(world_size=2, device="cpu") as cluster:
+        for saves in (True, False):
+            options = {"zero_optimization": nothing_stays | {"memory_efficient_linear": saves}}
+            run = partial(
+                train,
+                "deepspeed-3",
+                partial(squares, depth, width),
+                lambda _world_size, _rank, steps: [batch] * steps,
+                2,
+                device="cpu",
+                precision="bf16",
+                options=options,
+            )
+            live = cluster.record(run).rank(0).info.peaks["forward"]
+            assert live["gradients"] == 2 * depth * width**2 / 2
+            gathered[saves] = live["parameters"] + live["communication"]
+    # Without its own, all of them; with it, the last ones.
+    assert gathered[False] - gathered[True] == pytest.approx(2 * depth * width**2, rel=0.3)

@@ -3,9 +3,13 @@
 Not everything is large at the same time: at the loss all activations exist and no gradients, at the update it is the
 other way round. So the peak is the largest of a few sums, one for each of these moments:
 
+* `forward of blocks.0` and of the last, under FSDP2 alone, which copies a block out of a buffer and has that before;
 * `loss`: everything that the forward kept, and the tensors of the size of the logits (`activations.at_the_loss`);
-* `backward of blocks.31`, the same of blocks.30, and of the first two: what a checkpoint dropped is there again;
-* `gradients of blocks.31`: they exist twice while they are copied into the flat, and zero3 has gathered the next block;
+* `output`: the gradients of the logits, of the output's weight, and of its input;
+* `backward of blocks.31`, the same of blocks.30, and of the first two: what a checkpoint dropped is there again, and
+  the MLP's first gradients come, while those of the block before are sent;
+* `attention of blocks.31`: what its kernel was given, and the gradients of that; zero3 has gathered the next block;
+* `gradients of blocks.31`: all exist, twice while they are copied into the flat; or once while zero3 has two blocks;
 * `root`: its last gradient is computed while the first block's are still being sent; or all of its gradients exist
   twice, as above;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
@@ -22,7 +26,7 @@ from functools import partial
 from zerolab.theory.activations import at_the_loss, kept_at_the_end, kept_by_a_block
 from zerolab.theory.forms import BLOCK, FP32_BYTES, SCALE_BYTES, state_bytes
 from zerolab.theory.job import Job
-from zerolab.theory.schemes import reduces_in_fp32, scheme_bytes, updated_at_once
+from zerolab.theory.schemes import LIVE, reduces_in_fp32, scheme_bytes, updated_at_once
 
 PARTS = ("parameters", "gradients", "optimizer_state", "buffers", "activations")
 """A moment's parts: the state that exists then, buffers (gathered units; the update's temporaries), activations."""
@@ -71,55 +75,124 @@ class _Step:
             word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
         self.kept_of_a_gradient = self._kept_of_a_gradient()
-        # What the micro-batches before have left, which this one's gradients are added to.
-        self.before = self.whole * self.kept_of_a_gradient if job.micro_batches > 1 else 0
-        # The output's gradient comes first, and is kept until the embedding's: both are in the root unit.
-        self.waiting = word * shape.vocabulary * shape.width / tensor
+        # What the micro-batches before have left, which this one's gradients are added to; DeepSpeed's ZeRO-3 allocates
+        # that once and for all (runtime/zero/stage3.py, grad_partitions_flat_buffer).
+        stays = job.micro_batches > 1 or (job.scheme, stage) == ("deepspeed", "zero3")
+        self.before = self.whole * self.kept_of_a_gradient if stays else 0
+        # Whether to each as it comes; else those of a unit come beside, and wait for its last.
+        self.adds_at_once = job.scheme == "megatron" or (self.before > 0 and self.kept_of_a_gradient == 1)
+        self.comes = 0 if self.adds_at_once else self.block
+        # The output's gradient comes first, and is kept until the embedding's: both are in the root unit, a GPT's as
+        # one.
+        self.is_gpt = shape.kind == "gpt"
+        self.table = word * shape.vocabulary * shape.width / tensor
+        self.waiting = self.table if self.is_gpt or not self.adds_at_once else 0
+        # What a second shard has of a block.
+        self.second = self.block * tensor / job.gpus_per_node if job.sharding == "hpz" and stage == "zero3" else 0
         batch = job.rows, job.length // job.context, word
         keeps = partial(kept_by_a_block, shape, *batch, attention=job.attention, norms=job.norms, tensor=tensor)
-        self.kept, self.inside = sum(keeps(checkpointing=job.checkpointing).values()), sum(keeps().values())
+        self.kept = sum(keeps(checkpointing=job.checkpointing).values())
         in_place = job.scheme == "megatron"
         self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor, in_place=in_place)
+        self.of_logits = word * shape.vocabulary * job.rows * job.length / job.context / tensor
         self.end = kept_at_the_end(shape, *batch, norms=job.norms, tensor=tensor)
-        # The gradient of a block's input; those in the MLP are wider, and two of them exist at once.
+        self._size_backward(keeps())
+
+    def _size_backward(self, kept: dict[str, int]) -> None:
+        """Sizes within the backward of a block, of which `kept` is what it computes with."""
+        job, shape, word = self.job, self.job.shape, self.job.word
+        # The gradient of a block's input. Tensor-parallel ranks multiply whole rows, and gradients come so, too.
         self.through = word * shape.width * job.tokens
-        if job.norms == "unfused" and job.checkpointing != "none" and word < FP32_BYTES:
-            # The checkpoint has the block's input, the first norm a copy of it in fp32.
-            self.inside += round(self.through)
-        self.widest = self.through * 4 if shape.kind == "gpt" else self.through * 2 * shape.hidden / shape.width
-        # What a second shard has of a block, and the keys and values of whole rows, which torch's ring gathers at once;
-        # their gradients go round in fp32, received beside what is sent.
-        self.second = self.block * tensor / job.gpus_per_node if job.sharding == "hpz" and stage == "zero3" else 0
-        of_a_rank = 2 * (shape.kv_heads or shape.heads) / shape.heads * self.through / word
-        self.ring = (word * job.context + 2 * FP32_BYTES) * of_a_rank if job.context > 1 else 0
+        rows, hidden = self.through * job.tensor, self.through * shape.hidden / shape.width
+        received = rows * (job.tensor > 1)
+        # In the MLP they are wider, and a Llama's has two at once.
+        widest = 4 * self.through + received if self.is_gpt else hidden + max(hidden, received)
+        self.mlp = sum(kept.values()) + widest
+        # Attention's input twice, what the kernel took and gave, and the gradients of that; of a matrix all three. In a
+        # ring also the keys and values of whole rows, which torch's gathers at once; their gradients go round in fp32,
+        # received beside what is sent.
+        shared = (shape.kv_heads or shape.heads) / shape.heads
+        ring = (word * job.context + 2 * FP32_BYTES) * 2 * shared * self.through / word if job.context > 1 else 0
+        self.attention = 9 * self.through + rows + 3 * kept.get("attention_matrix", 0) + ring
+        # At the end the input twice, and the gradients of queries, keys and values, or of what they were made of.
+        self.inputs = 4 * self.through + 2 * rows if self.is_gpt else 2 * self.through + 3 * rows
+        # The gradients of the MLP's last matrix, which come first, and of the attention's, which come last.
+        square = word * shape.width**2 / job.tensor
+        self.first = square * (4 if self.is_gpt else shape.hidden / shape.width)
+        self.last = min(self.comes, square * (1 + 2 * shared))
+        # An unfused norm's backward has six such tensors in fp32; the first has a copy of the block's input, which a
+        # checkpoint has, too.
+        self.norm = 0.0
+        if job.norms == "unfused":
+            self.inputs = self.norm = 6 * FP32_BYTES / word * self.through
+            self.attention = max(self.attention, self.norm + (6 + FP32_BYTES / word) * self.through)
+            self.mlp += self.through * (job.checkpointing != "none" and word < FP32_BYTES)
+        # A selective checkpoint has every second matrix's result; a Llama's last one no backward takes.
+        self.idle = self.through if job.checkpointing == "selective" and not self.is_gpt else 0
 
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
+        if self.job.scheme == "fsdp2":
+            for number, before in {0: self.root, last: self.block if last else self.root}.items():
+                # The block before, or the root, is in its buffer until this one is copied, which then has all it keeps.
+                more = max((before, self.through), (0, self.kept + 2 * self.through), key=sum)
+                gathered = self._gathered(number) + self.block + more[0]
+                yield f"forward of blocks.{number}", self._moment(number * self.kept + more[1], gathered, self.before)
+        kept: float = self.depth * self.kept + self.end
+        second = self._second(self.depth)
         # A fused linear cross-entropy multiplies with the output's weight once more.
-        gathered = self._gathered(0, root=self.job.logits == "fused") + self._second(self.depth)
-        yield "loss", self._moment(self.depth * self.kept + self.end + self.logits, gathered, self.before)
+        gathered = self._gathered(last, 0, root=self.job.logits == "fused") + second
+        yield "loss", self._moment(kept + self.logits, gathered, self.before)
+        if self.job.logits != "fused":
+            gathered = self._gathered(last, int(self.job.scheme == "fsdp2")) + second
+            kept = max(kept + self.of_logits + self.through, self.depth * self.kept + self.norm)
+            yield "output", self._moment(kept + self.returned, gathered, self.before + self.table)
         # Through backward, memory grows or shrinks evenly, so the highest block is one of the first or the last two.
         for number in sorted({last, max(last - 1, 0), min(1, last), 0}):
-            gathered = self._gathered(1, root=True) + self._second(number)
-            activations = number * self.kept + self.end + self.returned + self.through
-            reduced = self.before or (last - number) * self.block * self.kept_of_a_gradient
-            # Early in it all the block's activations exist, and the gradients of the one before are sent. At its end
-            # its gradients exist as autograd left them and in the flat; and it is released, but the next is gathered.
-            early, sent = activations + self.inside + self.widest + self.ring, self.block * (number < last)
-            yield f"backward of blocks.{number}", self._moment(early, gathered, self.waiting + sent + reduced)
-            gradients = self.waiting + 2 * self.block + reduced
-            gathered = self._gathered(min(number, 1), root=True) + self._second(number)
-            yield f"gradients of blocks.{number}", self._moment(activations, gathered, gradients)
+            yield from self._of_block(number)
         # Where the output is tied, the last gradient is the sum of two, which exist beside it.
-        coming = self.root + 2 * self.waiting * (self.job.shape.kind == "gpt")
-        # What is sent of the first block's gradients, but for the part that is kept, or lies in Megatron's buffer.
-        sent = self.block * (1 - self.kept_of_a_gradient) * (self.job.scheme != "megatron")
+        coming = (self.table if self.adds_at_once else self.root) + 2 * self.table * self.is_gpt
+        twice = 0 if self.job.scheme == "megatron" else self.root + self.root * (not self.adds_at_once)
+        if self.job.scheme == "fsdp2":  # the root is released, and sent from another tensor; what comes back is cast
+            cast = (self.job.word < FP32_BYTES) / self.job.shards
+            twice = self.table + self.root * (cast + self.kept_of_a_gradient)
         reduced = self.before or (self.whole - self.root) * self.kept_of_a_gradient
-        gathered = self._gathered(0, root=True) + self._second(0)
-        gradients = reduced + max(coming + sent, 2 * self.root)
+        gathered = self._gathered(-1, 0) + self._second(0)
+        gradients = reduced + max(coming + self._sent(), twice)
         yield "root", self._moment(self.returned + self.through, gathered, gradients)
         yield "update", self.state | {"activations": self.returned, "buffers": self._temporaries() + self._second(0)}
+
+    def _of_block(self, number: int) -> Iterator[tuple[str, dict[str, float]]]:
+        """The moments of a block's backward."""
+        is_fsdp2, others = self.job.scheme == "fsdp2", self.depth - 1 - number
+        activations = number * self.kept + self.returned + self.through + self.idle
+        reduced = self.waiting + (self.before or others * self.block * self.kept_of_a_gradient)
+        sent = self._sent() * (others > 0)
+        alone, both = (self._gathered(number, blocks) + self._second(number) for blocks in (1, 1 + (number > 0)))
+        yield (
+            f"backward of blocks.{number}",
+            self._moment(activations + self.mlp, both if is_fsdp2 else alone, reduced + self.first + sent),
+        )
+        # FSDP2 waits for what it sends when the next is complete; our engines have waited by now.
+        reduced += sent * is_fsdp2
+        yield (
+            f"attention of blocks.{number}",
+            self._moment(activations + self.attention, both, reduced + self.comes - self.last),
+        )
+        if self.stage == "zero3" or is_fsdp2:
+            yield f"gradients of blocks.{number}", self._moment(activations + self.inputs, both, reduced + self.comes)
+        else:
+            laid_out = self.block * (self.job.scheme != "megatron")
+            yield f"gradients of blocks.{number}", self._moment(activations, both, reduced + self.comes + laid_out)
+
+    def _sent(self) -> float:
+        """Bytes of a block's gradients while they are sent, beside what is kept, or lies in Megatron's buffer."""
+        if self.job.scheme == "megatron":
+            return 0
+        # FSDP2 keeps another tensor; so does who adds to those of earlier micro-batches.
+        beside = self.job.scheme == "fsdp2" or (self.before > 0 and not self.adds_at_once)
+        return self.block * (1 if beside else 1 - self.kept_of_a_gradient)
 
     def _moment(self, activations: float, gathered: float, gradients: float) -> dict[str, float]:
         # Megatron's gradient buffer always exists, and autograd's gradients are added to it at once. In fp16 it is one
@@ -128,12 +201,18 @@ class _Step:
         always = wide * self.whole if self.job.scheme == "megatron" else 0
         return self.state | {"gradients": always + gradients, "buffers": gathered, "activations": activations}
 
-    def _gathered(self, blocks: int, *, root: bool = False) -> float:
-        """Bytes of parameters that are gathered at the moment, besides those that the stage always has."""
-        if self.job.scheme == "fsdp2":
-            # The root stays gathered from forward to backward; a block is received in a buffer, and copied from there.
-            return self.root + self.block + (blocks * self.block if self.stage == "zero3" else self.whole - self.root)
-        return self.root * root + blocks * self.block if self.stage == "zero3" else 0
+    def _gathered(self, number: int, blocks: int = 1, *, root: bool = True) -> float:
+        """Bytes of parameters that are gathered in the backward of a block, besides those that the stage always has.
+
+        That are so many `blocks` and the root, which FSDP2 always has; of its stage 2 all that have theirs yet to come.
+        """
+        is_fsdp2 = self.job.scheme == "fsdp2"
+        if not is_fsdp2 and self.stage != "zero3":
+            return 0
+        found = self.root * (root or is_fsdp2) + self.block * (blocks if self.stage == "zero3" else number + 1)
+        # DeepSpeed keeps whole what it needs again soon, and fetches early, up to as many.
+        live = min(self.whole, self.job.word * LIVE) if self.job.scheme == "deepspeed" else 0
+        return max(found, live)
 
     def _second(self, blocks: int) -> float:
         """Bytes of the second shard of the first `blocks`, before their backward; DeepSpeed's stays, with the root."""

@@ -5,7 +5,7 @@ All compute in bf16 or fp16 and update in fp32; they differ in what else they ke
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
   masters and two moments (12). ZeRO's paper leaves out the copy, and says 16.
 * `deepspeed`, 20 bytes: the same, but that its ZeRO-3 updates a thousand million numbers at a time (`sub_group_size`),
-  and copies the gradients of no more (deepspeedai/DeepSpeed, runtime/zero/stage3.py, `step`).
+  and copies the gradients of no more (deepspeedai/DeepSpeed, runtime/zero/stage3.py, `step`); and keeps as many whole.
 * `megatron`, 18 bytes in bf16: gradients are accumulated and reduced in fp32 (4), in a buffer that is never freed, plus
   bf16 parameters (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N. In fp16 it accumulates in fp16, and
   the update reads an fp32 copy: 20 bytes, or 4 + 16/N (NVIDIA/Megatron-LM, docs on the distributed optimizer; its
@@ -27,8 +27,9 @@ STAGES = {
 }
 """The stages of each: Megatron's distributed optimizer is stage 1; FSDP2 keeps its units gathered from forward to
 backward (2), or gathers them again (3)."""
-SUB_GROUP = 10**9
-"""Parameters that DeepSpeed's ZeRO-3 updates at a time."""
+SUB_GROUP = LIVE = 10**9
+"""Parameters that DeepSpeed's ZeRO-3 updates at a time; and that stay whole if they are used again soon, or are fetched
+early (`stage3_max_live_parameters`)."""
 
 
 def stages_of(scheme: str) -> tuple[str, ...]:
