@@ -33,6 +33,12 @@ def test_a_stack_of_tensors_is_a_list_of_them():
     assert not same([[1, 0], [0, 1]], plain(torch.eye(2)), 1e-9)
 
 
+def test_nan_is_nan_so_that_a_mistake_which_gives_it_can_be_named():
+    assert same(float("nan"), plain(torch.tensor(float("nan"))), 1e-9)
+    assert not same(float("nan"), 1.0, 1e-9)
+    assert not same(1.0, float("nan"), 1e-9)
+
+
 def test_tensors_of_one_element_still_differ_in_shape():
     assert not same(plain(torch.zeros(1)), plain(torch.zeros(1, 1)), 1e-9)
 

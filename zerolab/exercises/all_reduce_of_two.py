@@ -113,7 +113,7 @@ def my_all_reduce(flat):
         gives=gathered_first,
     ),
     Wrong(
-        says="leaves `flat` as it was: the sum is in another tensor",
+        says="leaves `flat` as it was: the sum belongs in `flat` itself",
         whole="""
 def my_all_reduce(flat):
     copy = flat.clone()

@@ -105,6 +105,11 @@ def gpus_needed(stage, num_params, precision, memory):
     ),
     Wrong(says="rounds down", replace="-(-sharded // max(left, 1))", by="sharded // max(left, 1)"),
     Wrong(
+        says="takes one GPU more where they are exactly full",
+        replace="-(-sharded // max(left, 1))",
+        by="sharded // max(left, 1) + 1",
+    ),
+    Wrong(
         says="divides the gradients in `zero1`, too",
         replace='"zero1": parameters + gradients',
         by='"zero1": parameters',

@@ -114,7 +114,12 @@ def log_step(losses, counts):
         replace=f"{REDUCED}    mean: float = {DIVIDED}",
         by="    mean = sums[0] / sums[1]\n    dist.all_reduce(mean)\n    mean = mean.item() / dist.get_world_size()",
     ),
-    Wrong(says="got nan", replace="(losses[some] * counts[some]).sum()", by="(losses * counts).sum()"),
+    Wrong(
+        says="lets in the `nan` of a micro-batch without tokens: even 0 times `nan` is `nan`",
+        gives=lambda *_: math.nan,
+        replace="(losses[some] * counts[some]).sum()",
+        by="(losses * counts).sum()",
+    ),
     Wrong(
         says="started 2 all_reduce; the target is all_reduce",
         replace=REDUCED,

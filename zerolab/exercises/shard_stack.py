@@ -149,6 +149,15 @@ wrong = (
         replace=BLOCKS,
         by="    fully_shard(list(model.blocks[:3]))\n    for block in model.blocks[3:]:\n        fully_shard(block)\n",
     ),
+    Wrong(
+        says="`fully_shard` met a parameter that is in a unit already",
+        replace=BLOCKS + "    fully_shard(model)\n",
+        by="    fully_shard(model)\n" + BLOCKS,
+    ),
     Wrong(says="Nothing is sharded", replace=BLOCKS + "    fully_shard(model)\n", by=""),
-    Wrong(says="`shard` returned nothing", replace="    return model", by="    model.train()"),
+    Wrong(
+        says="`shard` returned nothing on rank 0. Is a `return` missing?",
+        replace="    return model",
+        by="    model.train()",
+    ),
 )

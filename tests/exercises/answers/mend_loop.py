@@ -215,5 +215,5 @@ def wrong_model_only_returned(model, inputs, targets):
 
 
 def wrong_returns_nothing(model, inputs, targets):
-    """returned nothing"""
+    """returned nothing on rank 0. Is a `return` missing?"""
     loop(model, sharded(model), inputs, targets, syncs=is_last)

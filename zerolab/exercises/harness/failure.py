@@ -10,6 +10,8 @@ from zerolab.runtime.faults import CollectiveHang, RankError, whereabouts
 
 # Lines of the harness mean nothing to a learner.
 _IN_HARNESS = re.compile(r"zerolab/exercises/harness/\w+\.py, line \d+: (.*)")
+# What torch 2.13 says, deep inside `fully_shard`, of a parameter that is in a unit already.
+_SHARDED_TWICE = "Invariant encountered: value was None when it should not be"
 
 
 def in_words(error: RankError, name: str) -> str:
@@ -37,6 +39,9 @@ def in_words(error: RankError, name: str) -> str:
     if error.said.endswith("out of bounds for storage of size 0"):  # torch, of a view of what was released
         what = "memory was read or written that had been given back"
         parts = [f"rank {error.rank}: used after release: {what}. Call `unit.allocate()` before anything is written:"]
+    if error.said == _SHARDED_TWICE and "fully_shard" in error.frames:
+        what = "`fully_shard` met a parameter that is in a unit already"
+        parts = [f"rank {error.rank}: {what}. Call it on the inner modules first, and on the model last:"]
     if error.native:
         parts += [*error.mismatches, f"  at {_seen_from(name, error.where)}"]
     return "\n".join([*parts, indent(error.frames, "  ")]).rstrip()

@@ -108,7 +108,9 @@ class RankTargets(Targets):
                 if silent != misses[0] and all(map(same, given, mistaken, repeat(self.tolerance))):
                     return f"{why}. Your function {wrong.says}."
         if silent is not None:
-            return f"`{exercise.name}` returned nothing on rank {silent}; it should return {describe(right[silent])}."
+            # Where `reads` makes something else of what is returned, that is not what the answer should return.
+            missing = ". Is a `return` missing?" if self.reads else f"; it should return {describe(right[silent])}."
+            return f"`{exercise.name}` returned nothing on rank {silent}{missing}"
         return f"{why}."
 
     def _explain_miss(self, rank: int, given: Any, right: Any) -> str:

@@ -79,7 +79,7 @@ def same(one: Any, other: Any, tolerance: float) -> bool:
     if _is_array(one) and _is_array(other):
         return one.shape == other.shape and bool(_agreeing(one, other, tolerance).all())
     if _is_number(one) and _is_number(other):
-        return bool(abs(one - other) <= tolerance * max(1, abs(other)))
+        return bool(abs(one - other) <= tolerance * max(1, abs(other)) or (math.isnan(one) and math.isnan(other)))
     # True is no 1 here: a function that says yes has not counted.
     return type(one) is type(other) and not _is_array(one) and bool(one == other)
 
