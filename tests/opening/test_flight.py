@@ -117,6 +117,39 @@ def test_a_batch_that_hangs_and_a_message_before_a_batch_have_not_ended(tmp_path
     assert unfinished == [[False, True, False, False], [False, False, False, True, True]]
 
 
+def test_collectives_of_two_groups_of_the_same_ranks_are_different_ones(tmp_path):
+    both = {name: {"name": name, "desc": "", "ranks": "[0, 1]"} for name in ("0", "3")}
+    entries = [made.entry(5), made.entry(1, group="3", at=(made.START + 5_500) * 1000), made.entry(6)]
+    for rank, known in enumerate((entries, entries[1:])):  # of one rank the oldest is gone
+        made.write(tmp_path / f"dump-{rank}.pickle", made.dump(known) | {"pg_config": both})
+    recording = Recording.open(tmp_path / "dump-0.pickle", tmp_path / "dump-1.pickle")
+    assert recording.counted == "3 collectives"
+    assert [[event.number for event in rank.events] for rank in recording.ranks] == [[5, 6, 7], [6, 7]]
+
+
+@pytest.mark.parametrize("frame", [{"line": 10**10}, {"filename": "/srv/\ud800.py"}])
+def test_a_line_that_no_recording_could_hold_does_not_spoil_it(frame, tmp_path):
+    frames = [{"name": "step", "filename": "/srv/train.py", "line": 12} | frame]
+    document = made.dump([made.entry(1, frames=frames)])
+    opened = Recording.open(made.write(tmp_path / "dump-0.pickle", document))
+    opened.save(tmp_path / "run.json")
+    assert Recording.load(tmp_path / "run.json").events == opened.events
+
+
+def test_what_a_dump_says_of_itself_is_shown_in_few_words_and_moves_no_cursor(tmp_path):
+    for rank, version in enumerate(("2.10\x1b[2J" + 1000 * "a", "2.10")):
+        made.write(tmp_path / f"dump-{rank}.pickle", made.dump([made.entry(1)], version=version))
+    with pytest.raises(ValueError, match=r"version is 2\.10\\x1b\[2Ja{20,40} in 'dump-0") as refused:
+        Recording.open(tmp_path / "dump-0.pickle", tmp_path / "dump-1.pickle")
+    assert len(str(refused.value)) < 300
+
+
+def test_of_a_dump_without_steps_a_table_of_times_says_so(tmp_path):
+    opened = Recording.open(made.write(tmp_path / "dump-0.pickle", made.dump([made.entry(1)])))
+    with pytest.raises(ValueError, match="no training step has ended in this recording"):
+        opened.times()
+
+
 def test_a_dump_of_torch_before_2_4_is_called_old_and_not_damaged(tmp_path):
     old = made.entry(1)
     old["seq_id"] = old.pop("collective_seq_id")

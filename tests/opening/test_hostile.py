@@ -72,6 +72,12 @@ def test_the_sentence_says_what_the_file_is(name, said, tmp_path, monkeypatch, c
     assert said in capsys.readouterr().err
 
 
+def test_the_folder_one_is_in_is_called_a_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["open", "."]) == 2
+    assert "'.' is a folder: name the files in it" in capsys.readouterr().err
+
+
 def test_places_without_a_file_get_a_sentence(tmp_path):
     with pytest.raises(ValueError, match="is a folder: name the files in it"):
         Recording.open(tmp_path)

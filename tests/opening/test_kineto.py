@@ -7,7 +7,7 @@ import random
 import made
 import pytest
 
-from zerolab import Recording
+from zerolab import Recording, cli
 from zerolab.opening import scan
 
 
@@ -83,6 +83,38 @@ def test_what_a_gather_and_a_scatter_send_depends_on_who_is_their_root(tmp_path)
     share, unknown = 8 * 2, (0, 0)
     expected = [(24, 0), (24, 2 * share), (24, share), (24, 0), unknown, unknown]
     assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
+
+
+def ddp_bars(micro_batches):
+    """A step of DDP over gloo whose gradients add up; a checkpoint runs the model a second time in each backward."""
+    for place in range(micro_batches):
+        start = made.START + 1000 * place
+        yield made.bar("DistributedDataParallel.forward", start, 200, "user_annotation")
+        yield made.bar("autograd::engine::evaluate_function: CheckpointFunctionBackward", start + 300, 400)
+        yield made.bar("DistributedDataParallel.forward", start + 350, 100, "user_annotation")
+        yield made.bar("autograd::engine::evaluate_function: AddBackward0", start + 750, 50)
+    yield made.bar("c10d::allreduce_", start + 760, 5)
+    yield made.bar("gloo:all_reduce", start + 770, 20, "user_annotation", 3)
+    yield made.bar("Optimizer.step#AdamW.step", start + 900, 50, "user_annotation")
+
+
+def test_each_micro_batch_has_a_backward_of_its_own(tmp_path):
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(ddp_bars(2))))
+    passes = [event for event in recording.events if event.op == "backward"]
+    assert [(event.t_start - passes[0].t_start, event.t_end - event.t_start) for event in passes] == [
+        (0, 500_000),
+        (1_000_000, 500_000),
+    ]
+
+
+def test_a_trace_that_began_before_the_group_says_what_it_does_not_know(tmp_path, capsys):
+    document = made.trace(ddp_bars(1))
+    del document["distributedInfo"]
+    path = made.write(tmp_path / "trace-rank1.json", document)
+    assert cli.main(["open", "--no-open", str(path)]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0] == "a trace of torch.profiler: rank 1 of 2, 1 step, 1 call of collectives"
+    assert told[1] == "torch of an unknown version, gloo, cuda"
 
 
 def test_without_steps_that_the_loop_names_they_end_with_updates(tmp_path):

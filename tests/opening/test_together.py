@@ -54,6 +54,15 @@ def test_kinds_of_files_must_be_the_same_of_each_rank(tmp_path):
         Recording.open(trace, dump)
 
 
+def test_a_trace_that_only_its_name_gives_a_rank_is_not_taken_for_another_ranks(tmp_path):
+    document = made.trace(made.nccl_bars())
+    del document["distributedInfo"]
+    trace = made.write(tmp_path / "trace-rank0.json", document)
+    dump = made.write(tmp_path / "dump-rank1.pickle", made.dump([made.entry(1)], world_size=2))
+    with pytest.raises(ValueError, match=r"of rank 0 there is a trace of torch\.profiler, of rank 1 a dump of the"):
+        Recording.open(trace, dump)
+
+
 def test_a_dump_of_another_moment_is_not_taken_for_the_traces(tmp_path):
     trace, _ = two(tmp_path, {}, {})
     dump = made.write(tmp_path / "dump-0.pickle", made.dump([made.entry(1, at=made.START * 1000 + 1)], world_size=2))

@@ -33,6 +33,18 @@ def test_a_script_that_has_used_handlers_of_asyncio_is_still_ended_and_leaves_wh
     assert not recording.ranks[0].complete
 
 
+ENDS = """
+import os, signal, time
+from zerolab.trace.ending import leaving
+with leaving(lambda: time.sleep(0.5)):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_a_script_that_comes_to_its_end_while_a_signal_ends_it_has_the_status_of_the_signal(tmp_path):
+    assert run_alone(tmp_path, ENDS).returncode == 128 + signal.SIGTERM
+
+
 CLOSES = """
 import os, signal
 import torch, zerolab

@@ -334,6 +334,14 @@ def test_a_script_that_is_not_there_is_named(tmp_path):
     assert "for a module write -m before its name" in done.stderr
 
 
+@pytest.mark.parametrize("name", ["nothing.train", "json", "zerolab.nothing"])
+def test_a_module_that_cannot_be_run_is_named(name, tmp_path):
+    done = launch("-m", "zerolab.trace", "--out", tmp_path / "run.json", "-m", name, ranks=0)
+    assert done.returncode == 1
+    assert f"there is no module '{name}' that could be run: check the name" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.slow
 def test_the_parts_of_an_earlier_run_are_not_taken_for_those_of_this_one(tmp_path):
     out = tmp_path / "run.json"

@@ -8,7 +8,7 @@ import pytest
 import warm
 
 sys.path.append(str(Path(__file__).parents[1] / "opening"))
-from made import dump, entry, nccl_bars, trace, write
+from made import START, dump, entry, nccl_bars, trace, write
 
 from zerolab import cli
 from zerolab.why.dumps import explain
@@ -55,6 +55,48 @@ def test_a_rank_with_another_size_is_named(tmp_path):
     found = explained(tmp_path, {0: steps(hanging()), 1: steps(hanging()), 2: steps(hanging()), 3: smaller})
     assert found.ranks == (3,)
     assert found.text.startswith("rank 3 is in all_reduce #7 with 100 elements, the others with 128; rank 3 is at")
+
+
+def test_groups_of_the_same_ranks_are_told_apart(tmp_path):
+    both = {name: {"name": name, "desc": "", "ranks": "[0, 1, 2, 3]"} for name in ("0", "3")}
+    gathers = {"group": "3", "at": (START + 7_000) * 1000}
+    done, hangs = entry(1, "all_gather", **gathers), hanging(2, "all_gather", **gathers)
+    for rank in range(4):
+        document = dump([*steps(), done, *[hangs] * (rank != 1)]) | {"pg_config": both}
+        write(tmp_path / f"dump-rank{rank}.pickle", document)
+    found = explain([tmp_path])
+    assert found.ranks == (1,)
+    assert found.text.startswith("rank 1 has not reached all_gather #2 of group 3: silent in its dump, after all_gath")
+
+
+def of_gloo(seq, op, retired, **more):
+    return entry(seq, profiling_name=f"gloo:{op}", state="scheduled", **more) | {"retired": retired}
+
+
+def test_ranks_of_groups_that_gloo_does_not_list_are_those_that_called_something_in_them(tmp_path):
+    pair = {"group": "1", "at": (START + 2_000) * 1000}
+    begun = [of_gloo(1, "all_reduce", True), of_gloo(1, "all_reduce", True, **pair)]
+    ranks = {
+        0: [*begun, of_gloo(2, "all_reduce", False, **pair)],
+        1: [*begun, of_gloo(2, "barrier", False)],
+        2: [begun[0], of_gloo(2, "barrier", False)],
+    }
+    unlisted = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    for rank, entries in ranks.items():
+        write(tmp_path / f"dump-rank{rank}.pickle", dump(entries) | {"pg_config": unlisted})
+    found = explain([tmp_path])
+    assert "rank 1 has not reached all_reduce #2 of ranks 0, 1: it is waiting in barrier #2, at train.py" in found.text
+    assert "those that called something in one are taken for all of it" in found.text
+    alone = explain([tmp_path / "dump-rank0.pickle"])
+    assert (alone.ranks, alone.text.splitlines()[0]) == (
+        (),
+        "the dumps do not tell whom the ranks wait for: none of them differs within a group that is known",
+    )
+
+
+def test_that_gloo_dumps_no_messages_is_said_where_no_hang_is_seen(tmp_path):
+    found = explained(tmp_path, {rank: [of_gloo(1, "all_reduce", True)] for rank in range(2)}, world_size=2)
+    assert found.text.endswith("gloo's dumps have no messages in them: a send or a receive may hang all the same")
 
 
 def test_two_collectives_in_another_order_are_told_from_one_that_is_another(tmp_path):
@@ -124,10 +166,8 @@ def test_json_has_no_lines_and_that_is_said(tmp_path):
 
 
 def test_of_gloo_what_is_not_retired_hangs(tmp_path):
-    def of_gloo(seq, retired):
-        return entry(seq, profiling_name="gloo:all_reduce", state="scheduled") | {"retired": retired}
-
-    ranks = {0: [of_gloo(1, True), of_gloo(2, False)], 1: [of_gloo(1, True)], 2: [of_gloo(1, True), of_gloo(2, False)]}
+    done, hangs = of_gloo(1, "all_reduce", True), of_gloo(2, "all_reduce", False)
+    ranks = {0: [done, hangs], 1: [done], 2: [done, hangs]}
     found = explained(tmp_path, ranks, world_size=3)
     assert found.ranks == (1,)
     assert found.text.startswith("rank 1 has not reached all_reduce #2")
@@ -150,7 +190,7 @@ def test_dumps_that_torch_writes_name_the_rank_that_did_not_come(tmp_path):
 def test_a_run_that_went_well_has_no_hang_in_it(tmp_path):
     found = explained(tmp_path, {rank: steps() for rank in range(4)})
     assert found.ranks == ()
-    assert found.text == "no hang in these dumps: 24 collectives, and all have ended"
+    assert found.text == "no hang in these dumps: 24 calls of collectives, and all have ended"
 
 
 def test_dumps_of_different_runs_are_refused(tmp_path):

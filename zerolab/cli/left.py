@@ -62,7 +62,7 @@ def _open(arguments: Arguments) -> None:
     check_there(given)
     from zerolab.opening import describe, open_files
 
-    page: Path = arguments.html or given[0].with_name(f"{given[0].name.partition('.')[0]}.html")
+    page: Path = arguments.html or given[0].parent / f"{given[0].name.partition('.')[0]}.html"
     has_page = arguments.html or not arguments.no_open
     spared = "{}, which is to be opened: choose a file with"  # nobody could make a trace of that run again
     if arguments.out:

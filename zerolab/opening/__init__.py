@@ -45,7 +45,7 @@ def describe(recording: Recording) -> str:
     unfinished = ", ".join(str(rank.rank) for rank in recording.ranks if not rank.complete)
     lines = [
         f"{info.origin}: {there}, {count(info.steps, 'step')}{numbered}, {recording.counted}",
-        f"torch {info.torch or 'of an unknown version'}, {info.backend or 'no backend'}, {info.device}",
+        f"torch {info.torch or 'of an unknown version'}, {info.backend or 'an unknown backend'}, {info.device}",
         *(f"not in it: {lack}" for lack in info.lacks),
         info.clocks,
         f"not ended: what rank {unfinished} asked for last" if unfinished else None,

@@ -7,7 +7,9 @@ what its entries mean torch/distributed/flight_recorder/components.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
 
@@ -19,7 +21,7 @@ from zerolab.recording.events import Event, Source, SourceLine
 # Python's calls for which the backend does something else: gloo scatters by reducing everything.
 _CALLED = {"reduce_scatter_single": "reduce_scatter", "reduce_scatter_tensor": "reduce_scatter"}
 _CALLED |= {"_reduce_scatter_base": "reduce_scatter", "reduce_scatter": "reduce_scatter"}
-_DEFAULT = "0"  # the name of the group of all ranks
+DEFAULT = "0"  # the name of the group of all ranks
 _DONE = "completed"
 _COUNTERS = ("collective_seq_id", "p2p_seq_id")
 _OUTCOME = ("state", "retired", "time_discovered_completed_ns")
@@ -47,19 +49,20 @@ class _Dump:
                 raise self._damaged(entry)
         self.groups = {**groups, **self._groups()}
         # Gloo lists only the last group made, without its name: that of all ranks, if nothing was sent within another.
-        if "" in self.groups and all(_group(entry) == _DEFAULT for entry in document["entries"]):
-            self.groups.setdefault(_DEFAULT, self.groups[""])
+        if "" in self.groups and all(group_of(entry) == DEFAULT for entry in document["entries"]):
+            self.groups.setdefault(DEFAULT, self.groups[""])
         self.said = Found(name, found.FLIGHT, rank=rank_in(name), groups=self.groups, document=document)
 
     def found(self) -> Found:
         said, document = self.said, self.document
         for entry in _with_ends_of_batches(document["entries"]):
             self._add(entry)
+        self._number()
         if not said.events:
             remedy = "set TORCH_FR_BUFFER_SIZE before the run"
             raise Foreign(f"{self.name!r} is a {found.FLIGHT} without an entry: {remedy}")
         versions = {"the flight recorder's version": document["version"], "NCCL": document.get("comm_lib_version")}
-        said.versions = {key: found.text(value) for key, value in versions.items() if value}
+        said.versions = {key: found.word(value) for key, value in versions.items() if value}
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
         said.lacks = [found.NO_MEMORY, found.NO_STEPS, found.NO_MODULES, found.NO_WAITS, found.NO_UNITS]
         said.lacks += [found.NO_ENDS] * any(event.t_end == event.t_start for event in said.events)
@@ -88,11 +91,27 @@ class _Dump:
         fields["number"] = None if op in ("send", "recv") or message.group is None else number
         source = line_of(frames, self.said)
         self.said.events.append(Event(0, 0, created, ended, 0, "setup", "collective", op, source=source, **fields))
-        self.said.backend = self.said.backend or backend
+        self.said.called.append((group_of(entry), number))
+        self.said.backend = self.said.backend or found.word(backend)
         self.said.device = "cuda" if backend == "nccl" else "cpu"
 
+    def _number(self) -> None:
+        """Numbers the events by all that their ranks have called together: each of their groups has its own counter.
+
+        The oldest entries may be gone, so a group's counter stands one below what is first seen of it.
+        """
+        counters: dict[Any, dict[str, int]] = defaultdict(dict)
+        called = [*zip(self.said.events, self.said.called, strict=True)]
+        for event, (group, number) in called:
+            if event.number is not None:
+                counters[event.group].setdefault(group, number - 1)
+        for place, (event, (group, number)) in enumerate(called):
+            if event.number is not None:
+                counters[event.group][group] = number
+                self.said.events[place] = replace(event, number=sum(counters[event.group].values()))
+
     def _message(self, op: str, entry: dict[str, Any], peer: int | None) -> sizes.Message:
-        ranks = self.groups.get(_group(entry))
+        ranks = self.groups.get(group_of(entry))
         side = "output" if op in ("reduce_scatter", "scatter", "all_to_all") else "input"
         kinds, share = entry.get(f"{side}_dtypes"), sizes.elements(entry.get(f"{side}_sizes"))
         if op in ("reduce_scatter", "scatter") and ranks and share == sizes.elements(entry.get("input_sizes")):
@@ -130,7 +149,7 @@ def _with_ends_of_batches(entries: list[dict[str, Any]]) -> list[dict[str, Any]]
     told: list[dict[str, Any]] = []
     batches: dict[str, dict[str, Any]] = {}  # the end of the batch that each group is in
     for entry in reversed(entries):
-        group = _group(entry)
+        group = group_of(entry)
         batch = batches.get(group, {})
         if found.text(entry.get("profiling_name")).endswith(":coalesced"):
             batches[group] = entry
@@ -148,7 +167,7 @@ def _is_unfinished(entry: dict[str, Any]) -> bool:
     return entry.get("state") != _DONE and not entry.get("retired")
 
 
-def _group(entry: dict[str, Any]) -> str:
+def group_of(entry: dict[str, Any]) -> str:
     """The name of the process group of an entry."""
     group = entry.get("process_group")
     return found.text(group[0]) if isinstance(group, (list, tuple)) and group else ""
@@ -167,7 +186,7 @@ def line_of(frames: Iterable[tuple[str, int, str]], said: Found) -> SourceLine |
 def frames_of(listed: Any) -> Iterator[tuple[str, int, str]]:
     """The file, line and function of each frame that a file lists; what is no frame is left out."""
     for frame in listed if isinstance(listed, list) else ():
-        if isinstance(frame, dict) and type(frame.get("line")) is int:
+        if isinstance(frame, dict) and type(frame.get("line")) is int and frame["line"] < 10**9:  # as a recording has
             yield found.text(frame.get("filename")), frame["line"], found.text(frame.get("name"))
 
 

@@ -12,6 +12,7 @@ SNAPSHOT = "memory snapshot"
 
 NO_SIZES = "sizes of some collectives (torch.profiler notes those of gloo with record_shapes=True)"
 NO_GROUPS = "the groups of some collectives, and so what they send (the flight recorder's dump would tell)"
+UNLISTED = "the groups of some collectives, and so what they send: the dump does not list them, as over gloo"
 NO_UNITS = "units: nobody tells which module a collective belongs to (FSDP2 does, in torch.profiler's traces)"
 NO_STEPS = "training steps (torch.profiler marks them where prof.step() is called, or an optimizer is)"
 NO_MODULES = "forward and backward"
@@ -45,6 +46,7 @@ class Found:
     sources: dict[str, Source] = field(default_factory=dict)
     lacks: list[str] = field(default_factory=list)
     document: dict[str, Any] | None = None  # of a dump, which a trace's groups say more of
+    called: list[tuple[str, int]] = field(default_factory=list)  # of a dump's events: group, and torch's number in it
 
     @property
     def said(self) -> str:
@@ -53,13 +55,21 @@ class Found:
 
 
 def text(value: Any) -> str:
-    """A text of a file; anything else in its place is told in few words: whole, it might be longer than all memory."""
-    return value if isinstance(value, str) else reprlib.repr(value)
+    """A text of a file; anything else in its place is told in few words: whole, it might be longer than all memory.
+
+    Of half a character, which neither a name of a file nor a recording can hold, a question mark is left.
+    """
+    return value.encode("utf-8", "replace").decode() if isinstance(value, str) else reprlib.repr(value)
 
 
 def short(value: Any) -> str:
     """A few words of a value that should not be there, for a sentence that says so."""
     return reprlib.repr(value)[:80]
+
+
+def word(value: Any) -> str:
+    """A version or another name, which lines for a person hold as it is: short, and nothing in it moves a cursor."""
+    return repr(text(value))[1:-1][:40]
 
 
 class Foreign(ValueError):

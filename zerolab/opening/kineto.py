@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from math import isfinite
 from typing import Any, NamedTuple, TypeGuard
 
@@ -31,6 +31,7 @@ _KINDS = ("cpu_op", "user_annotation", "kernel")
 _PASS = re.compile(r"FSDP::(pre_forward|post_forward|pre_backward|post_backward_\w+)(?: \((.*)\))?")
 _TORCH = ("torch", "torch_version", "pytorch", "pytorch_version")
 _VERSIONS = ("schemaVersion", "cupti_version", "cuda_runtime_version", "cuda_driver_version")
+_BACKENDS = ("gloo:", "nccl:")
 _SETTINGS = ("wait", "init", "start_coalescing", "end_coalescing")  # record_param_comms of what is no collective
 _DEEP = 16  # labels that can lie in one another
 _TOGETHER = 1_000_000  # nanoseconds within which backward's operators follow one another
@@ -55,7 +56,7 @@ def read(stream: Stream) -> Found:
         raise Foreign(f"{stream.name!r} is a Chrome trace, but not of torch.profiler: {_whose(scan.about)}")
     base = scan.about.get("baseTimeNanoseconds", 0)
     if type(base) is not int or not 0 <= base < 1 << 62:
-        raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {base!r}; export it again")
+        raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {found.short(base)}; export it again")
     bars = [_bar(event, base, stream.name) for event in raw]
     bars.sort(key=lambda bar: (bar.start, -bar.end))  # an enclosing bar before those inside it
     return _Trace(stream.name, scan.about, bars).found()
@@ -72,7 +73,9 @@ def _whose(about: Object) -> str:
 def _bar(event: Object, base: int, name: str) -> Bar:
     start, length, args = event.get("ts"), event.get("dur", 0), event.get("args") or {}
     if not (_is_time(start) and _is_time(length) and length >= 0 and isinstance(args, dict)):
-        raise Foreign(f"{name!r} is damaged: {text(event.get('name'))[:60]!r} began at {start!r}; export it again")
+        raise Foreign(
+            f"{name!r} is damaged: {text(event.get('name'))[:60]!r} began at {found.short(start)}; export it again"
+        )
     begun = base + round(start * 1000)
     thread = str(event.get("pid")), str(event.get("tid"))
     return Bar(begun, begun + round(length * 1000), thread, text(event["name"]), text(event["cat"]), args)
@@ -93,7 +96,7 @@ class _Trace:
         self.marks = [bar for bar in bars if bar.kind == "user_annotation"]
         self.updates = [bar for bar in self.marks if bar.name.startswith("Optimizer.step#")]
         self.backward = _joined(
-            bar for bar in bars if bar.name.startswith(("autograd::engine::evaluate", "Optimizer."))
+            bar for bar in bars if bar.name.startswith(("autograd::engine::evaluate", "Optimizer.")) or _is_forward(bar)
         )
         self.numbers, self.windows = self._steps()
         self._labels = self._by_thread()
@@ -116,12 +119,14 @@ class _Trace:
         said.rank, said.world_size = self._count("rank"), self._count("world_size")
         said.host = text(self.about["host_name"]) if "host_name" in self.about else None
         versions = {name: self.about.get(name) for name in _VERSIONS} | {"NCCL": self.shared.get("nccl_version")}
-        said.versions = {name: str(value) for name, value in versions.items() if value is not None}
+        said.versions = {name: found.word(value) for name, value in versions.items() if value is not None}
         said.groups, said.steps = self.groups, self.numbers
-        said.backend = text(self.shared["backend"]) if "backend" in self.shared else None
+        carriers = {bar.name.partition(":")[0] for bar in self.marks if bar.name.startswith(_BACKENDS)}
+        told = found.word(text(self.shared["backend"])) if "backend" in self.shared else None
+        said.backend = told or (carriers.pop() if len(carriers) == 1 else None)
         said.device = "cuda" if self.about.get("deviceProperties") or self._kernels else "cpu"
         said.optimizer = self.updates[0].name.split("#")[1].split(".")[0] if self.updates else None
-        said.torch = next((str(value) for key, value in self.about.items() if key.lower() in _TORCH), None)
+        said.torch = next((found.word(value) for key, value in self.about.items() if key.lower() in _TORCH), None)
         said.lacks = self._lacks(events)
         return said
 
@@ -169,8 +174,11 @@ class _Trace:
             return "setup"
         if any(bar.start <= time <= bar.end for bar in self.updates):
             return "step"
+        return "backward" if self._in_backward(time) else "forward"
+
+    def _in_backward(self, time: int) -> bool:
         place = bisect_right(self.backward, (time, 1 << 62)) - 1
-        return "backward" if place >= 0 and time <= self.backward[place][1] else "forward"
+        return place >= 0 and time <= self.backward[place][1]
 
     def _event(self, kind: Any, op: str, bar: Interval, phase: Phase | None = None, **more: Any) -> Event:
         phase = phase if phase and self._step(bar[0]) else self._phase(bar[0])
@@ -184,15 +192,19 @@ class _Trace:
         if labels:
             yield from self._of_modules(labels)
             return
+        begun = [start for start, _ in self.windows]
         last = 0
-        for bar in self.marks:
-            if bar.name.endswith("DataParallel.forward") and bar.start >= last:  # FSDP1's lie in one another
+        for bar in filter(_is_forward, self.marks):
+            if bar.start >= last:  # FSDP1's lie in one another
                 last = bar.end
+                begun += [bar.start] * (not self._in_backward(bar.start))  # there, a checkpoint recomputes
                 yield self._event("module", "forward", bar[:2], "forward", unit=ROOT)
-        for start, end in self.windows:
-            inside = [one for one in self.backward if start <= one[0] < end]
-            if inside:
-                yield self._event("module", "backward", (inside[0][0], inside[-1][1]), "backward", unit=ROOT)
+        begun.sort()
+        # Between two of these it is one backward, whatever it waits for.
+        in_steps = (one for one in self.backward if self._step(one[0]))
+        for _, run in groupby(in_steps, lambda one: bisect_right(begun, one[0])):
+            times = list(run)
+            yield self._event("module", "backward", (times[0][0], times[-1][1]), "backward", unit=ROOT)
 
     def _of_modules(self, labels: list[tuple[Bar, re.Match[str]]]) -> Iterator[Event]:
         """A module's pass lasts from what FSDP2 does before it to what it does after it."""
@@ -255,7 +267,7 @@ class _Trace:
         pools: dict[str, deque[Bar]] = defaultdict(deque)
         for bar in self.marks:
             backend, _, name = bar.name.partition(":")
-            if backend in ("gloo", "nccl"):
+            if bar.name.startswith(_BACKENDS):
                 pools[f"{backend}:{sizes.word(name)}"].append(bar)
         return pools
 
@@ -271,13 +283,18 @@ class _Trace:
         return None
 
 
+def _is_forward(bar: Bar) -> bool:
+    """Whether it is a model's."""
+    return bar.kind == "user_annotation" and bar.name.endswith("DataParallel.forward")
+
+
 def _joined(bars: Iterable[Bar]) -> list[Interval]:
-    """The times in which backward ran: its operators follow one another closely, and there is no update among them."""
+    """The times in which backward ran: its operators follow one another closely, no update or forward between them."""
     joined: list[Interval] = []
     is_over = True
     for bar in bars:
-        if bar.kind == "user_annotation":  # an update
-            is_over = True
+        if bar.kind == "user_annotation":
+            is_over = is_over or bar.start >= joined[-1][1]
         elif not is_over and bar.start - joined[-1][1] < _TOGETHER:
             joined[-1] = (joined[-1][0], max(joined[-1][1], bar.end))
         else:

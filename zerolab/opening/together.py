@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from zerolab.opening import found, sizes
-from zerolab.opening.flight import UNFINISHED, rank_in
+from zerolab.opening.flight import UNFINISHED, named_rank_in, rank_in
 from zerolab.opening.flight import read as read_dump
 from zerolab.opening.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
 from zerolab.opening.snapshot import live_of
@@ -57,8 +57,10 @@ def _by_rank(files: Sequence[Found]) -> dict[int, list[Found]]:
     ranks: dict[int, list[Found]] = defaultdict(list)
     alone = len({one.tool for one in files}) == len(files)
     for one in files:
-        rank = rank_in(one.name) if one.rank is None and one.tool == KINETO else one.rank
-        if rank is None or (one.rank is None and one.tool == KINETO and alone):
+        rank = one.rank
+        if rank is None and one.tool == KINETO:  # of one trace, another number may be a date
+            rank = named_rank_in(one.name) if alone else rank_in(one.name)
+        if rank is None:
             if not alone:
                 raise Foreign(f"{one.said}, does not say of which rank it is: name it with its rank, such as rank-0")
             rank = next((other.rank for other in files if other.rank is not None), 0)
@@ -168,7 +170,8 @@ def _lacks(files: list[Found], events: list[Event]) -> list[str]:
     """What none of a rank's files says."""
     sent = [event for event in events if event.kind == "collective"]
     of_sizes = [event for event in sent if event.dtype is None and event.op != "barrier" and event.text is None]
-    lacks = [found.NO_SIZES] * bool(of_sizes) + [found.NO_GROUPS] * any(event.text == sizes.NO_GROUP for event in sent)
+    no_groups = found.UNLISTED if any(one.tool == FLIGHT for one in files) else found.NO_GROUPS
+    lacks = [found.NO_SIZES] * bool(of_sizes) + [no_groups] * any(event.text == sizes.NO_GROUP for event in sent)
     for one in files:
         others = [other for other in files if other is not one]
         made_up = {lack for other in others for lack in _TELLS[other.tool] - set(other.lacks)}
@@ -232,7 +235,7 @@ def _info(files: list[Found], events: list[Event], lacks: list[str]) -> RankInfo
     sent: Counter[int] = Counter()
     for event in events:
         sent[event.step] += event.logical_bytes
-    known = not {found.NO_SIZES, found.NO_GROUPS, found.NO_COLLECTIVES} & set(lacks)
+    known = not {found.NO_SIZES, found.NO_GROUPS, found.UNLISTED, found.NO_COLLECTIVES} & set(lacks)
     has_memory = any(one.tool == SNAPSHOT for one in files)
     return RankInfo(
         backend=next((one.backend for one in files if one.backend), None),

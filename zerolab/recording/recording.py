@@ -176,11 +176,19 @@ class Recording:
 
     @property
     def counted(self) -> str:
-        """How many collectives: those that are numbered, and how many of them belong to training steps."""
+        """How many collectives: those that are numbered, and how many of them belong to training steps.
+
+        Of other tools' files also the calls of which nobody knows on which ranks they are one collective.
+        """
         inside = sum(collective.step > 0 for collective in self.collectives)
         # What compares the ranks, or sends them the first parameters, comes before the steps and has numbers as well.
         aside = f" ({inside} in steps)" if 0 < inside < len(self.collectives) else ""
-        return count(len(self.collectives), "collective") + aside
+        told = count(len(self.collectives), "collective") + aside
+        sent = (event for event in self.events if event.kind == "collective" and event.op not in ("send", "recv"))
+        unmatched = sum(event.number is None for event in sent) if self.info.origin else 0
+        if not unmatched:
+            return told
+        return f"{told} and " * bool(self.collectives) + f"{count(unmatched, 'call')} of collectives"
 
     def rank(self, number: int | None = None) -> RankRecording:
         """One rank's recording, the first one's for None. Raises ValueError if it is not there."""

@@ -57,6 +57,8 @@ def length(intervals: Iterable[Interval]) -> int:
 
 
 def _chosen(step: int | None, last: int, first: int = 1) -> int:
+    if last < first:
+        raise ValueError("no training step has ended in this recording: record one or more, each with an update")
     chosen = last if step is None else step
     if not first <= chosen <= last:
         raise ValueError(f"step {step!r} is not in this recording: choose one of 1 to {last}")

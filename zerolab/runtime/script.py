@@ -67,15 +67,19 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _module(name: str) -> tuple[ModuleSpec, CodeType]:
-    """Where a module lies and its code; of a package those of its `__main__`. Raises ImportError without one."""
-    spec = importlib.util.find_spec(name)
-    if spec is not None and spec.submodule_search_locations is not None:
-        name = f"{name}.__main__"
+    """Where a module lies and its code; of a package those of its `__main__`. Without one, ends with a sentence."""
+    try:
         spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{name}.__main__")
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):  # one that its package imports
+            raise
+        spec = None
     get_code = getattr(spec and spec.loader, "get_code", None)  # a zip's loader is no `InspectLoader`
-    code = get_code(name) if get_code is not None else None
+    code = get_code(spec.name) if spec is not None and get_code is not None else None
     if spec is None or code is None:
-        raise ImportError(f"there is no module {name!r} that could be run")
+        sys.exit(f"there is no module {name!r} that could be run: check the name, and the folder this is started in")
     return spec, code
 
 

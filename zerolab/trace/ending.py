@@ -16,6 +16,8 @@ from typing import Any
 
 _writing: list[int] = []
 """The end of the pipe that signals are written into, while a block is open; empty in processes forked meanwhile."""
+_passed = threading.Event()
+"""Whether this process has got the signal, and nobody but `_pass_on` heard it."""
 _masks = threading.local()
 
 
@@ -35,10 +37,15 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
     _look_at_forks()
     signal.signal(signal.SIGTERM, _pass_on)
     _writing.append(writer)
-    threading.Thread(target=_listen, args=(reader, write), name="zerolab-ending", daemon=True).start()
+    listening = threading.Thread(target=_listen, args=(reader, write), name="zerolab-ending", daemon=True)
+    listening.start()
+    _passed.clear()
     try:
         yield
     finally:
+        # A script that comes to its end meanwhile is one that the signal has ended: the thread ends the process.
+        if _passed.is_set() and signal.getsignal(signal.SIGTERM) is _pass_on:
+            listening.join()
         _let_go()
 
 
@@ -84,6 +91,7 @@ def _begin_child() -> None:
 
 def _pass_on(signum: int, _: Any) -> None:
     """Stands for the default; the second of two bytes for one signal is never read."""
+    _passed.set()
     for writer in _writing:
         try:
             os.write(writer, bytes([signum]))

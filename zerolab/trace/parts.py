@@ -7,7 +7,6 @@ them see; where they have none, the parts can be copied to one place and merged 
 import fcntl
 import hashlib
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -23,6 +22,7 @@ from zerolab.recording.recording import Recording
 
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 POLL_SECONDS = 0.2
+_OF_A_RUN = ("TORCHELASTIC_RUN_ID", "MASTER_PORT")  # the same on all of its ranks, and different in two at one time
 MERGED = "merged"  # names the parts that have been put together
 
 
@@ -32,6 +32,7 @@ class Parts:
     def __init__(self, out: Path) -> None:
         self.given, self.out = out, out.absolute()  # a script may change its working directory
         self.folder = self.out.with_name(f"{out.name}.parts")
+        self._run = _hash(" ".join(os.environ.get(name, "") for name in _OF_A_RUN))
 
     def forget(self, at: Membership) -> None:
         """Removes what this rank left in an earlier run; rank 0 also what that one's further ranks left."""
@@ -45,11 +46,16 @@ class Parts:
         self.folder.mkdir(exist_ok=True)
         mine = replace(recording, info=replace(recording.info, first_step=first_step))
         contents = jsonfile.Contents(mine.world_size, RunInfo(first_step=first_step), mine.units, mine.sources, [mine])
-        files.write_text(self.folder / f"rank-{mine.rank}-{_host()}.json", jsonfile.text(contents))
+        files.write_text(self.folder / f"rank-{mine.rank}-{self._run}-{_host()}.json", jsonfile.text(contents))
 
     def ranks(self) -> list[int]:
         """The ranks of which there is a part."""
-        return [_rank(path) for path in self.folder.glob("rank-*.json")]
+        return [_rank(path) for path in self._found()]
+
+    def _found(self) -> list[Path]:
+        """This run's parts, for another one may write into the same file; of none, as where they were copied, all."""
+        every = sorted(self.folder.glob("rank-*.json"))
+        return [path for path in every if path.stem.split("-")[2] == self._run] or every
 
     def wait(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""
@@ -63,7 +69,7 @@ class Parts:
         None if another rank has made it of the same parts. Raises ValueError if they do not belong together.
         """
         with _alone(self.folder):
-            found = sorted(self.folder.glob("rank-*.json"))
+            found = self._found()
             names = "\n".join(path.name for path in found)
             done = self.folder / MERGED
             if not found or (done.exists() and done.read_text() == names):
@@ -72,7 +78,9 @@ class Parts:
             merged.save(self.out)
             with suppress(OSError, ValueError):  # the recording is there; the same parts may be merged once more
                 if len(merged.ranks) == merged.world_size:
-                    shutil.rmtree(self.folder)
+                    for path in (*found, done):
+                        path.unlink(missing_ok=True)
+                    self.folder.rmdir()  # unless another run's parts are in it
                 else:
                     files.write_text(done, names)
             return merged
@@ -111,4 +119,8 @@ def _host() -> str:
     known = ""
     with suppress(OSError):
         known = BOOT.read_text()
-    return hashlib.sha256((known or os.uname().nodename).encode()).hexdigest()[:8]
+    return _hash(known or os.uname().nodename)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -6,6 +6,7 @@ after its last collective, nor anything about a rank whose dump is missing; we s
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -25,6 +26,8 @@ from zerolab.why.watch import HANG
 LARGEST = 1 << 20  # bytes of what is said of a hang
 DIFFERENT_RUNS = 8  # collectives in common, of which half differ: fewer may be the hang itself
 _MISSING, _SILENT = "no dump of it", "silent in its dump"
+_GUESSED = "gloo does not list the ranks of some groups: those that called something in one are taken for all of it"
+_NO_MESSAGES = "gloo's dumps have no messages in them: a send or a receive may hang all the same"
 
 
 def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
@@ -68,34 +71,81 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
     for one in files:
         if one.tool != found.FLIGHT:
             raise Foreign(f"{one.said}, does not tell what has not ended: give dumps of the flight recorder")
+    files, guessed = _with_groups(files)
     recordings = {each.rank: each for each in ranks_of(files, DIFFERENT_RUNS)}
     world_size = next(iter(recordings.values())).world_size
-    calls = _up_to_the_first_stuck({rank: [*map(_position, one.events)] for rank, one in recordings.items()})
+    positions = _positions(recordings, files)
+    calls = _up_to_the_first_stuck(positions)
     standings = [
-        _standing(recordings[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
+        _standing(recordings[rank], positions[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
         for rank in range(world_size)
     ]
     missing = [rank for rank in range(world_size) if rank not in recordings]
     lacks = [f"of {named(missing)} there is no dump, and so nothing is said"] if missing else []
     if any(not recording.sources for recording in recordings.values()):
         lacks.append("some dumps have no lines of source: torch writes them into pickles, and not into JSON")
+    lacks += [_GUESSED] * guessed
     said = verdict.of_hang(standings, calls)
     if said is None:
-        total = counted(sum(map(len, calls.values())), "collective")
+        total = counted(sum(map(len, calls.values())), "call") + " of collectives"
         text = f"no hang in {'these dumps' if len(files) > 1 else 'this dump'}: {total}, and all have ended"
+        lacks += [_NO_MESSAGES] * any(one.backend == "gloo" for one in files)
         return Verdict((), (), "\n".join([text, *lacks]))
     if not said.ranks and missing:
         text = f"the ranks that are here do not differ: look at {named(missing)}, of which there is no dump"
         return Verdict(tuple(missing), ("",) * len(missing), "\n".join([text, *said.text.splitlines()[1:], *lacks[1:]]))
+    if not said.ranks and guessed:
+        text = "the dumps do not tell whom the ranks wait for: none of them differs within a group that is known"
+        return said._replace(text="\n".join([text, *said.text.splitlines()[1:], *lacks]))
     return said._replace(text="\n".join([said.text, *lacks]))
 
 
-def _position(event: Event) -> Position:
+def _with_groups(files: Sequence[Found]) -> tuple[list[Found], bool]:
+    """The dumps, and whether groups in them are a guess: gloo lists none as soon as a second one was made.
+
+    A group has one name on all of its ranks, and no other group of the run has that name.
+    """
+    known = {name: ranks for one in files for name, ranks in one.groups.items() if name}
+    callers: dict[str, set[int]] = defaultdict(set)
+    for one in files:
+        for name, _ in one.called:
+            if name not in known:
+                callers[name].add(one.rank or 0)
+    if callers:
+        highest = max(max(ranks) for ranks in [*callers.values(), *known.values()])
+        known |= {name: tuple(sorted(ranks)) for name, ranks in callers.items()}
+        known |= {flight.DEFAULT: tuple(range(highest + 1))} if flight.DEFAULT in callers else {}
+        files = [flight.read(one.document or {}, one.name, known) for one in files]
+    return list(files), bool(callers)
+
+
+def _positions(recordings: Mapping[int, RankRecording], files: Sequence[Found]) -> dict[int, list[Position]]:
+    """What each rank called, in order. Groups of the same ranks are told apart: all but the first have a number."""
+    ranks = {name: ranks for one in files for name, ranks in one.groups.items() if name}
+    further: dict[str, int] = {}
+    seen: set[tuple[int, ...]] = set()
+    for place, name in enumerate(sorted(ranks, key=lambda name: (len(name), name))):
+        if ranks[name] in seen:
+            further[name] = int(name) if name.isdecimal() and len(name) < 9 else place
+        seen.add(ranks[name])
+    positions: dict[int, list[Position]] = {}
+    for one in files:
+        rank = one.rank or 0
+        # As the recording has them, in the order in which they began.
+        called = sorted(zip(one.events, one.called, strict=True), key=lambda each: (each[0].t_start, -each[0].t_end))
+        positions[rank] = [
+            _position(event, number)._replace(group=further.get(name, 0))
+            for event, (_, (name, number)) in zip(recordings[rank].events, called, strict=True)
+        ]
+    return positions
+
+
+def _position(event: Event, number: int) -> Position:
     known = event.dtype is not None
     return Position(
         INSIDE if event.text == flight.UNFINISHED else DONE,
         event.op,
-        event.number,
+        None if event.number is None else number,
         event.t_start,
         event.numel if known else -1,
         sizes.width(event.dtype) if known else 0,
@@ -104,10 +154,10 @@ def _position(event: Event) -> Position:
     )
 
 
-def _standing(recording: RankRecording) -> Standing:
+def _standing(recording: RankRecording, positions: Sequence[Position]) -> Standing:
     """Where a rank stands: in the first collective that has not ended, or after its last."""
-    event = next((each for each in recording.events if each.text == flight.UNFINISHED), recording.events[-1])
-    position, source = _position(event), event.source
+    place = next((place for place, each in enumerate(positions) if each.state == INSIDE), -1)
+    position, source = positions[place], recording.events[place].source
     where = f"{recording.sources[source.id].label}, line {source.line}" if source is not None else ""
     return Standing(recording.rank, "running" if position.state == INSIDE else _SILENT, position, where=where)
 
