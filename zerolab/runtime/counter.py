@@ -69,8 +69,9 @@ class _Counter(Observer):
             self._last = Position()
             for page in filter(None, (self.page, self.page.beside)):
                 page.reset()
-        for each in filter(None, (self.enqueued, self.order)):
-            each.reset()
+        for each in (self.enqueued, self.order):
+            if each is not None:
+                each.reset()
 
     def starting(self, call: Call) -> Within:
         """Note a collective of ours, unless this rank is not in the group."""
@@ -136,14 +137,14 @@ class _Counter(Observer):
         with self._inside(position):
             result = function(*args, **kwargs)
         for tensor in result if isinstance(result, list) else [result]:
-            self._arriving[_address(tensor)] = position
+            self._arriving[requests.address_of(tensor)] = position
         return result
 
     def wait_tensor(self, _: Reader, function: Callable[..., Any], tensor: torch.Tensor) -> Any:
         """Wait for what a functional collective brings; torch keeps Python's lock then, so the rank cannot be asked."""
         if self._thread.position is not None or torch.compiler.is_compiling():
             return function(tensor)
-        if (position := self._arriving.pop(_address(tensor), None)) is None:  # waited for already
+        if (position := self._arriving.pop(requests.address_of(tensor), None)) is None:  # waited for already
             return function(tensor)
         self._write_place(stack.locate(sys._getframe(1)))
         with self._inside_again(position):
@@ -343,8 +344,3 @@ def install(page: Page, others: Mapping[int, Page] | None = None) -> None:
     for name in ("get", "wait"):
         _stack.enter_context(replace(dist.Store, name, partial(_counter.store, name)))
     requests.watch_native_code(_counter.start_native)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    """Where a functional collective's result lies: of a wrapper around it, where that lies."""
-    return int(getattr(tensor, "elem", tensor).data_ptr())

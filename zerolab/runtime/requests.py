@@ -139,6 +139,11 @@ def _told(overload: Any, name: str, start: Callable[..., Callable[[Any], None] |
     return kernel
 
 
+def address_of(tensor: torch.Tensor) -> int:
+    """Where a functional collective's result lies: of a wrapper around it, where that lies."""
+    return int(getattr(tensor, "elem", tensor).data_ptr())
+
+
 def circle_of(group: Any) -> tuple[int, int]:
     """A group's ranks as a page of the board has them, 0 for all; and torch's number of it, 0 for the default group.
 
