@@ -170,7 +170,9 @@ def write(out: Path, cache: Path, only: Iterable[str] | None = None) -> list[Cho
         shutil.rmtree(older)
     chosen = [each for each in every() if only is None or any(part in each.name for part in only)]
     missing = [each for each in chosen if not (kept / f"{each.name}.js").exists()]
-    for (is_real, _), some in groupby(missing, lambda each: (each.model in RECORDED, each.world_size)):
+    for (is_real, ranks), some in groupby(missing, lambda each: (each.model in RECORDED, each.world_size)):
+        what = "recording" if is_real else "simulating"
+        print(f"the page to try: {what} on {ranks} ranks; {len(missing)} in all, minutes the first time", flush=True)
         for choice, text in (recorded if is_real else simulated)(list(some)):
             write_text(kept / f"{choice.name}.js", text)
     for choice in chosen:

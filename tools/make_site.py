@@ -55,6 +55,7 @@ def stage(source: Path, cache: Path, chosen: list[str] | None) -> None:
     (source / "notebooks").mkdir()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         wanted = chosen is None or any(part in path.name for part in chosen)
+        print(f"make site: {path.name}", flush=True)  # executing all of them takes minutes, the first time
         lesson = Lesson(path, executed(path, cache) if wanted else None)
         book = lesson.page(pictures)
         book.cells = site_exercises.with_forms(book.cells)

@@ -293,5 +293,5 @@ def text() -> torch.Tensor:
 
 def _recipe(name: str) -> Recipe:
     if name not in RECIPES:
-        raise ValueError(f"{unknown('model', name, RECIPES)}; or pass a function that builds one")
+        raise ValueError(f"{unknown('model', name, RECIPES)} (or pass a function that builds one)")
     return RECIPES[name]
