@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch._dynamo  # seconds, which a rank that compiles would take
 
 sys.path.append(str(Path(__file__).parents[1]))
 import warm

@@ -18,6 +18,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from zerolab.recording.dispatch import beside_compiler
 from zerolab.runtime import counter, report, stack
 from zerolab.runtime.board import Position
 from zerolab.why.notes import NAME, Notes
@@ -60,6 +61,7 @@ def watched(folder: Path, timeout: float, *, end: bool = False) -> Iterator[None
         command = [sys.executable, "-m", "zerolab.why.watch", json.dumps(options)]
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sys.__stderr__, start_new_session=True)  # noqa: S603
     with ExitStack() as leaving:
+        leaving.enter_context(beside_compiler())
         leaving.push(lambda _kind, error, _trace: speaker.end(error))
         yield
 
