@@ -12,8 +12,9 @@ test("a piece is never drawn so narrow that it looks as if nothing travelled", (
   ]);
 });
 
-test("of a matrix cut by columns a piece is striped on its way, too: half of it is not there", () => {
-  const stripes = Array.from({ length: 128 }, (_, row) => [row * 100, row * 100 + 50]).flat();
-  const drawn = boxes(cell, 12_800, stripes).slice(0, -1);
-  assert.equal(Math.max(...drawn.map(({ width }) => width)), 0.25);
-});
+for (const ranks of [2, 4, 8])
+  test(`of a matrix that ${ranks} ranks cut by columns a piece is striped on its way, too, as wide as it is`, () => {
+    const stripes = Array.from({ length: 128 }, (_, row) => [row * 80, row * 80 + 80 / ranks]).flat();
+    const drawn = boxes(cell, 10_240, stripes).slice(0, -1);
+    for (const { width } of drawn) assert.equal(width, 0.5 / ranks);
+  });

@@ -5,6 +5,8 @@ from contextlib import closing
 import pytest
 from showing import made_up, state
 
+from zerolab.player.page import page
+
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
 PAPER = 718
@@ -48,6 +50,26 @@ def test_on_paper_it_is_light_as_wide_as_a_page_and_has_no_buttons(run, show):
     tab.set_viewport_size({"width": 1280, "height": 800})
     tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert (state(tab)["theme"], tab.evaluate(f"{PLAYER}.width")) == ("dark", 1280)
+
+
+@pytest.mark.parametrize("key", ["w", "?"])
+def test_on_paper_neither_help_nor_the_walks_keys_lie_on_the_picture(run, show, key):
+    tab = show(run, story=True)
+    tab.keyboard.press(key)
+    assert tab.locator(".zl-walk-keys:visible, .zl-help:visible").count() == 1
+    tab.emulate_media(media="print")
+    assert tab.locator(".zl-walk-keys:visible, .zl-help:visible").count() == 0
+
+
+def test_on_paper_two_recordings_are_one_below_the_other_each_as_wide_as_the_page(run, show):
+    tab = show(page(run, made_up(4, 4, steps=2)), width=1440, story=True)
+    boxes = "[...document.querySelectorAll('.zl-player')].map((one) => one.getBoundingClientRect())"
+    assert tab.evaluate(f"(([one, other]) => one.top === other.top)({boxes})")
+    tab.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    assert tab.evaluate(f"(([one, other]) => one.bottom <= other.top && one.width === other.width)({boxes})")
+    assert tab.evaluate("document.querySelector('.zl-first .zl-over').offsetWidth") > PAPER * 0.6
+    tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert tab.evaluate(f"(([one, other]) => one.top === other.top)({boxes})")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

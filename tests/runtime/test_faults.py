@@ -361,8 +361,8 @@ def test_a_rank_that_is_stopped_while_none_waits_is_told_of_once_with_what_lets_
     in_any_case.start()
     assert three.run(stop) == [0, 1, 2]
     in_any_case.cancel()
-    words = "is stopped, by a signal such as SIGSTOP, and waited for"
-    assert told == [f"rank 1 (pid {pid}) {words}; `kill -CONT {pid}` lets it go on\n"]
+    words = "is stopped, by a debugger or by a signal such as SIGSTOP, and waited for"
+    assert told == [f"rank 1 (pid {pid}) {words}; after a signal `kill -CONT {pid}` lets it go on\n"]
 
 
 @pytest.mark.slow

@@ -45,6 +45,23 @@ def test_a_script_that_comes_to_its_end_while_a_signal_ends_it_has_the_status_of
     assert run_alone(tmp_path, ENDS).returncode == 128 + signal.SIGTERM
 
 
+HANDLES = """
+import os, signal, time
+from zerolab.trace.ending import leaving
+with leaving(lambda: None):
+    before = signal.getsignal(signal.SIGTERM)
+    signal.signal(signal.SIGTERM, lambda *given: before(*given))
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.5)
+    signal.signal(signal.SIGTERM, before)
+print("done")
+"""
+
+
+def test_a_script_whose_own_handler_calls_the_one_before_goes_on_to_its_end(tmp_path):
+    assert run_alone(tmp_path, HANDLES).stdout == "done\n"
+
+
 CLOSES = """
 import os, signal
 import torch, zerolab

@@ -79,17 +79,18 @@ def test_the_parts_of_ranks_that_never_came_stay(ranks, tmp_path):
 
 
 def test_parts_of_two_runs_into_one_file_are_not_put_together(ranks, tmp_path, monkeypatch):
-    first = Parts(tmp_path / "run.json")
-    monkeypatch.setenv("MASTER_PORT", "29999")
-    second = Parts(tmp_path / "run.json")
-    first.write(ranks[0], 2)
-    second.write(ranks[1], 2)
-    assert (first.ranks(), second.ranks()) == ([0], [1])
-    assert [rank.rank for rank in first.merge().ranks] == [0]
+    parts = Parts(tmp_path / "run.json")  # made before the port is known, as Lightning does
+    for port, mine in (("29999", ranks[1:2]), ("29998", ranks)):
+        monkeypatch.setenv("MASTER_PORT", port)
+        for rank in mine[:1]:
+            parts.write(rank, 2)
+    assert parts.ranks() == [0]
+    assert [rank.rank for rank in parts.merge().ranks] == [0]
     for rank in ranks[1:]:
-        first.write(rank, 2)
-    assert len(first.merge().ranks) == 4
-    assert [rank.rank for rank in second.merge().ranks] == [1]
+        parts.write(rank, 2)
+    assert len(parts.merge().ranks) == 4
+    monkeypatch.setenv("MASTER_PORT", "29999")
+    assert [rank.rank for rank in parts.merge().ranks] == [1]
 
 
 def test_ranks_know_their_parts_of_an_earlier_run_by_whichever_launcher_or_group_they_are_in(

@@ -36,8 +36,10 @@ class Explained:
     if not TYPE_CHECKING:  # which would believe that an engine has every attribute
 
         def __getattr__(self, name: str) -> Any:
-            in_model = hasattr(vars(self).get("model"), name)
-            remedy = f"; its model has one: engine.model.{name}" if in_model and name[0] != "_" else ""
+            if hasattr(type(self), name):  # a property that has raised: let it say so itself
+                return object.__getattribute__(self, name)
+            in_model = name[:1] != "_" and hasattr(type(vars(self).get("model")), name)
+            remedy = f"; its model has one: engine.model.{name}" if in_model else ""
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}{remedy}", name=name, obj=self
             )

@@ -43,13 +43,12 @@ class Turn:
 
     updates: bool = True  # but within `accumulate`
     has_forward: bool = False  # since the last backward
-    reduces: bool = True  # whether that forward was outside `accumulate`, where torch's DDP decides
+    reduces: bool = False  # whether one of them was outside `accumulate`, where torch's DDP decides
     has_mean: bool = False  # a backward has brought the mean gradients of this step
 
     def forward(self) -> None:
-        """A forward begins; an evaluation prepares no backward."""
-        if torch.is_grad_enabled():
-            self.has_forward, self.reduces = True, self.updates
+        """A forward begins, which may be an evaluation: reentrant checkpointing runs without gradients, too."""
+        self.has_forward, self.reduces = True, self.reduces or self.updates
 
 
 class Native(Explained, Checkpoints):
@@ -126,7 +125,7 @@ class Native(Explained, Checkpoints):
         self.scaler = make_scaler(precision, next(model.parameters()).device)
         self.model: Any = self._wrap(model)
         turn = self._turn = Turn()  # a hook with `self` would be a circle, which keeps memory after the engine is gone
-        self.model.register_forward_pre_hook(lambda *_: turn.forward())
+        model.register_forward_pre_hook(lambda *_: turn.forward())
         self.optimizer: Any = self._make_optimizer(optimizer_cls, param_groups, optimizer_keywords)
 
     def _refuse_own_options(self, keywords: dict[str, Any]) -> None:
@@ -186,6 +185,12 @@ class Native(Explained, Checkpoints):
         Raises:
             RuntimeError: an order of forwards and backwards in which the system would lose gradients without a word.
         """
+        self._check_turn()
+        self._differentiate(loss)
+        self._turn.has_forward = self._turn.reduces = False
+        self._turn.has_mean = self._turn.updates
+
+    def _check_turn(self) -> None:
         if self.in_turn and not self._turn.has_forward:
             raise RuntimeError(
                 f"{self.stage}: no forward of engine.model since the last backward(), and each prepares only one: run "
@@ -194,11 +199,8 @@ class Native(Explained, Checkpoints):
         if self.once and self._turn.has_mean:
             raise RuntimeError(
                 f"{self.stage}: a second backward() before step(), which would replace the first one's gradients: wrap "
-                "all but the last one in engine.accumulate()"
+                "all but the last one in engine.accumulate(), skip a batch before its backward, and call engine.step()"
             )
-        self._turn.has_forward = False
-        self._differentiate(loss)
-        self._turn.has_mean = self._turn.updates
 
     def _differentiate(self, loss: torch.Tensor) -> None:
         loss.backward()

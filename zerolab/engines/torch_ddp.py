@@ -4,7 +4,6 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import nn
 
 from zerolab.engines.native import Native
@@ -47,13 +46,15 @@ class TorchDDP(Native):
         local_buffers: dict[str, Any] = {"forward_sync_buffers" if renamed else "broadcast_buffers": False}
         return wrapper(model, init_sync=False, **local_buffers, **self._options)
 
-    def _differentiate(self, loss: torch.Tensor) -> None:
-        if self._turn.updates and not self._turn.reduces:
+    def _check_turn(self) -> None:
+        if not self._turn.updates:
+            return  # nothing has to be reduced yet
+        super()._check_turn()
+        if not self._turn.reduces:
             raise RuntimeError(
                 f"{self.stage}: the forward ran within engine.accumulate(), its backward does not: DDP decides in the "
                 "forward whether it reduces. Run the last micro-batch's forward after accumulate(), too"
             )
-        super()._differentiate(loss)
 
     def zero_grad(self) -> None:
         """Drops the gradients since the last step, those of micro-batches too."""

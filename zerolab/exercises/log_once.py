@@ -98,6 +98,13 @@ REDUCED = """    dist.all_reduce(sums)
 """
 DIVIDED = "(sums[0] / sums[1]).item()"
 wrong = (
+    # First: of a rank without tokens the means below are no numbers either.
+    Wrong(
+        says="lets in a `nan`, of a micro-batch or of a rank without tokens",
+        gives=lambda *_: math.nan,
+        replace="(losses[some] * counts[some]).sum()",
+        by="(losses * counts).sum()",
+    ),
     Wrong(
         says="takes the mean of the micro-batches' means, in which a token weighs more where there are few",
         gives=of_parts,
@@ -113,12 +120,6 @@ def log_step(losses, counts):
         gives=of_ranks,
         replace=f"{REDUCED}    mean: float = {DIVIDED}",
         by="    mean = sums[0] / sums[1]\n    dist.all_reduce(mean)\n    mean = mean.item() / dist.get_world_size()",
-    ),
-    Wrong(
-        says="lets in the `nan` of a micro-batch without tokens: even 0 times `nan` is `nan`",
-        gives=lambda *_: math.nan,
-        replace="(losses[some] * counts[some]).sum()",
-        by="(losses * counts).sum()",
     ),
     Wrong(
         says="started 2 all_reduce; the target is all_reduce",

@@ -117,7 +117,7 @@ export class Beats extends Sequence {
       const unit = units[columns.unit[first] - 1];
       const n = columns.numel[first];
       if (unit) this.units.set(head, [unit]);
-      else if (units.length > 1 && (n === all || n === both)) this.units.set(head, units);
+      else if (!this.story.divided.size && units.length > 1 && (n === all || n === both)) this.units.set(head, units);
       else if (columns.step[first]) unnamed.push(first);
     }
     const { rank, op, numel } = columns;

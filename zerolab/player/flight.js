@@ -158,7 +158,8 @@ export function boxes(cell, padded, spans) {
   const found = [];
   for (let k = 0; k < spans.length; k += 2) {
     const free = ((spans[k + 2] ?? Infinity) - spans[k + 1]) * scale;
-    found.push({ x: cell.x + spans[k] * scale, width: Math.max(Math.min(1, free), (spans[k + 1] - spans[k]) * scale) });
+    const own = (spans[k + 1] - spans[k]) * scale;
+    found.push({ x: cell.x + spans[k] * scale, width: free < 2 ? own : Math.max(1, own) });
   }
   return found;
 }

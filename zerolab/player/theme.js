@@ -31,8 +31,12 @@ const PAPER = "718px";
  */
 export function watchTheme(player) {
   const changed = () => player.setTheme(player.chosenTheme);
+  /** @type {Element | null} */
+  let pair = null;
   const print = (/** @type {Event} */ { type }) => {
     player.printed = type === "beforeprint";
+    pair ??= player.root.closest(".zl-pair"); // on paper they are one below the other
+    pair?.classList.toggle("zl-pair", !player.printed);
     player.root.style.width = player.printed ? PAPER : "";
     changed();
   };

@@ -7,9 +7,9 @@ import functools
 import hashlib
 import linecache
 import os
+import re
 import sys
 import sysconfig
-import tempfile
 from pathlib import Path
 from types import FrameType
 
@@ -25,7 +25,7 @@ _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
 )
-_COMPILED = f"{tempfile.gettempdir()}{os.sep}torchinductor_"  # how folders begin in which torch's compiler writes
+_COMPILED = re.compile(r"[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")  # how torch's compiler names what it writes
 _AUTOGRAD = "from autograd"  # in place of a key: autograd called the frames inside this one
 
 
@@ -52,7 +52,7 @@ def is_own(filename: str) -> bool:
 
 
 def _is_machinery(path: str) -> bool:
-    return path.startswith((*_MACHINERY, os.environ.get("TORCHINDUCTOR_CACHE_DIR") or _COMPILED))
+    return path.startswith(_MACHINERY) or _COMPILED.search(path) is not None
 
 
 class Sources:

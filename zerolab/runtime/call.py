@@ -217,8 +217,8 @@ class Call:
         for member in silent:
             if member.rank not in self._told_of and is_stopped(member.pid):
                 self._told_of.add(member.rank)
-                what = f"rank {member.rank} (pid {member.pid}) is stopped, by a signal such as SIGSTOP, and waited for"
-                show(f"{what}; `kill -CONT {member.pid}` lets it go on\n")
+                what = f"rank {member.rank} (pid {member.pid}) is stopped, by a debugger or by a signal such as SIGSTOP"
+                show(f"{what}, and waited for; after a signal `kill -CONT {member.pid}` lets it go on\n")
 
     def _drain(self) -> None:
         """Take in what has been printed so far; with a limit, since a thread may never stop printing."""

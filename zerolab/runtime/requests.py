@@ -100,13 +100,12 @@ class Reader:
 
 def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
     """What an operation `torch.ops.c10d` is about."""
-    # One tensor, or a list; all_gather's outputs are lists in a list.
-    tensors = [args[0]] if isinstance(args[0], torch.Tensor) else args[0]
-    tensors = tensors if isinstance(tensors[0], torch.Tensor) else tensors[0]
+    given = args[1] if name == "all_gather" else args[0]  # what has this rank's size: of all_gather its input
+    tensors = [given] if isinstance(given, torch.Tensor) else given
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     numel = -1 if name == "all_to_all" else sum(tensor.numel() for tensor in tensors)  # each pair of ranks has its own
     members, number = circle_of(dist.ProcessGroup.unbox(handle))
-    return Request(members, numel, tensors[0].element_size(), group=number)
+    return Request(members, numel, tensors[0].element_size() if tensors else 1, group=number)
 
 
 def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:

@@ -35,11 +35,11 @@ def leaving(write: Callable[[], None]) -> Iterator[None]:
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     _look_at_forks()
+    _passed.clear()
     signal.signal(signal.SIGTERM, _pass_on)
     _writing.append(writer)
     listening = threading.Thread(target=_listen, args=(reader, write), name="zerolab-ending", daemon=True)
     listening.start()
-    _passed.clear()
     try:
         yield
     finally:
@@ -91,7 +91,8 @@ def _begin_child() -> None:
 
 def _pass_on(signum: int, _: Any) -> None:
     """Stands for the default; the second of two bytes for one signal is never read."""
-    _passed.set()
+    if signal.getsignal(signum) is _pass_on:  # and not a handler of the script's, which calls this one
+        _passed.set()
     for writer in _writing:
         try:
             os.write(writer, bytes([signum]))

@@ -32,7 +32,6 @@ class Parts:
     def __init__(self, out: Path) -> None:
         self.given, self.out = out, out.absolute()  # a script may change its working directory
         self.folder = self.out.with_name(f"{out.name}.parts")
-        self._run = _hash(" ".join(os.environ.get(name, "") for name in _OF_A_RUN))
 
     def forget(self, at: Membership) -> None:
         """Removes what this rank left in an earlier run; rank 0 also what that one's further ranks left."""
@@ -46,7 +45,7 @@ class Parts:
         self.folder.mkdir(exist_ok=True)
         mine = replace(recording, info=replace(recording.info, first_step=first_step))
         contents = jsonfile.Contents(mine.world_size, RunInfo(first_step=first_step), mine.units, mine.sources, [mine])
-        files.write_text(self.folder / f"rank-{mine.rank}-{self._run}-{_host()}.json", jsonfile.text(contents))
+        files.write_text(self.folder / f"rank-{mine.rank}-{_run()}-{_host()}.json", jsonfile.text(contents))
 
     def ranks(self) -> list[int]:
         """The ranks of which there is a part."""
@@ -55,7 +54,7 @@ class Parts:
     def _found(self) -> list[Path]:
         """This run's parts, for another one may write into the same file; of none, as where they were copied, all."""
         every = sorted(self.folder.glob("rank-*.json"))
-        return [path for path in every if path.stem.split("-")[2] == self._run] or every
+        return [path for path in every if f"-{_run()}-" in path.name] or every
 
     def wait(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""
@@ -120,6 +119,11 @@ def _host() -> str:
     with suppress(OSError):
         known = BOOT.read_text()
     return _hash(known or os.uname().nodename)
+
+
+def _run() -> str:
+    """A name for the run; not to be taken early, for Lightning chooses the port when its training begins."""
+    return _hash(" ".join(os.environ.get(name, "") for name in _OF_A_RUN))
 
 
 def _hash(text: str) -> str:

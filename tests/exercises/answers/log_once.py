@@ -57,7 +57,7 @@ def wrong_mean_of_ranks(losses, counts):
 
 
 def wrong_nan(losses, counts):
-    """got nan"""
+    """lets in a `nan`, of a micro-batch or of a rank without tokens"""
     sums = torch.stack([(losses * counts).sum(), counts.sum()])
     dist.all_reduce(sums)
     return (sums[0] / sums[1]).item()
@@ -131,7 +131,7 @@ def wrong_returns_nothing(losses, counts):
 
 
 def wrong_own_mean_by_its_tokens(losses, counts):
-    """got nan"""
+    """lets in a `nan`, of a micro-batch or of a rank without tokens"""
     number = counts.sum()
     own = (losses * counts).nansum() / number
     sums = torch.stack([own * number, number])
