@@ -4,6 +4,7 @@ import made
 import pytest
 
 from zerolab import Recording
+from zerolab.opening import found
 from zerolab.why.dumps import explain
 
 STAGES = {0: (0, 2), 1: (1, 3), 2: (0, 2), 3: (1, 3)}  # the ranks of each rank's pipeline
@@ -127,6 +128,22 @@ def test_collectives_of_two_groups_of_the_same_ranks_are_different_ones(tmp_path
     assert [[event.number for event in rank.events] for rank in recording.ranks] == [[5, 6, 7], [6, 7]]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_group_of_which_one_rank_has_no_entry_left_leaves_the_numbers_of_the_others_alike(rank, tmp_path):
+    both = {name: {"name": name, "desc": "", "ranks": "[0, 1]"} for name in ("0", "3")}
+    early = made.entry(1, "all_gather", group="3", at=(made.START + 100) * 1000)
+    later = [made.entry(seq, "all_reduce" if seq % 2 else "broadcast") for seq in range(5, 25)]
+    paths = [
+        made.write(tmp_path / f"dump-{one}.pickle", made.dump([*[early] * (one == rank), *later]) | {"pg_config": both})
+        for one in (0, 1)
+    ]
+    recording = Recording.open(*paths)
+    assert recording.counted == "21 collectives"
+    numbers = [[event.number for event in one.events] for one in recording.ranks]
+    assert numbers[rank][1:] == numbers[1 - rank] == list(range(6, 26))
+    assert explain(paths).text == "no hang in these dumps: 41 calls of collectives, and all have ended"
+
+
 @pytest.mark.parametrize("frame", [{"line": 10**10}, {"filename": "/srv/\ud800.py"}])
 def test_a_line_that_no_recording_could_hold_does_not_spoil_it(frame, tmp_path):
     frames = [{"name": "step", "filename": "/srv/train.py", "line": 12} | frame]
@@ -142,6 +159,11 @@ def test_what_a_dump_says_of_itself_is_shown_in_few_words_and_moves_no_cursor(tm
     with pytest.raises(ValueError, match=r"version is 2\.10\\x1b\[2Ja{20,40} in 'dump-0") as refused:
         Recording.open(tmp_path / "dump-0.pickle", tmp_path / "dump-1.pickle")
     assert len(str(refused.value)) < 300
+
+
+def test_a_word_is_not_cut_within_what_stands_for_one_character():
+    assert found.word("a" * 38 + "\x1b[2J") == "a" * 38
+    assert found.word("a" * 36 + "\x1b[2J") == "a" * 36 + r"\x1b"
 
 
 def test_of_a_dump_without_steps_a_table_of_times_says_so(tmp_path):

@@ -8,7 +8,7 @@ import made
 import pytest
 
 from zerolab import Recording, cli
-from zerolab.opening import scan
+from zerolab.opening import describe, scan
 
 
 @pytest.fixture
@@ -115,6 +115,14 @@ def test_a_trace_that_began_before_the_group_says_what_it_does_not_know(tmp_path
     told = capsys.readouterr().out.splitlines()
     assert told[0] == "a trace of torch.profiler: rank 1 of 2, 1 step, 1 call of collectives"
     assert told[1] == "torch of an unknown version, gloo, cuda"
+
+
+def test_a_backend_that_a_trace_gives_as_null_is_unknown(tmp_path):
+    bars = [bar for bar in made.nccl_bars() if not bar["name"].startswith("nccl:")]
+    document = made.trace(bars)
+    document["distributedInfo"]["backend"] = None
+    told = describe(Recording.open(made.write(tmp_path / "trace-0.json", document)))
+    assert "torch of an unknown version, an unknown backend, cuda" in told.splitlines()
 
 
 def test_without_steps_that_the_loop_names_they_end_with_updates(tmp_path):

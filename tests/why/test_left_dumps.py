@@ -94,6 +94,42 @@ def test_ranks_of_groups_that_gloo_does_not_list_are_those_that_called_something
     )
 
 
+def test_ranks_that_have_all_come_in_a_group_that_is_not_listed_are_not_blamed_for_being_late(tmp_path):
+    group = {"group": "1", "at": (START + 2_000) * 1000}  # of all three in truth, but rank 2 never called in it
+    done = of_gloo(1, "all_reduce", True)
+    waits = [done, of_gloo(1, "all_reduce", False, **group)]
+    unlisted = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    for rank, entries in enumerate((waits, waits, [done, of_gloo(2, "barrier", False)])):
+        write(tmp_path / f"dump-rank{rank}.pickle", dump(entries) | {"pg_config": unlisted})
+    found = explain([tmp_path])
+    assert (found.ranks, found.lines) == ((), ())
+    assert found.text.startswith("the dumps do not tell whom the ranks wait for: all known ranks of a group not listed")
+    assert found.text.endswith(
+        "the dumps do not list the ranks of some groups: those that called something in one are taken for all of it"
+    )
+
+
+def test_ranks_that_differ_within_a_group_that_is_not_listed_are_named(tmp_path):
+    group = {"group": "1", "at": (START + 2_000) * 1000}
+    done = of_gloo(1, "all_reduce", True)
+    ops = {0: "all_reduce", 1: "broadcast"}
+    ranks = {rank: [done, of_gloo(1, op, False, **group)] for rank, op in ops.items()}
+    ranks[2] = [done, of_gloo(2, "barrier", False)]
+    unlisted = {"": {"name": "", "desc": "", "ranks": "[]"}}
+    for rank, entries in ranks.items():
+        write(tmp_path / f"dump-rank{rank}.pickle", dump(entries) | {"pg_config": unlisted})
+    found = explain([tmp_path])
+    assert found.ranks
+    assert "rank 1 is in broadcast #1 of ranks 0, 1, the others in all_reduce #1 of ranks 0, 1" in found.text
+
+
+def test_sends_and_receives_are_not_counted_as_collectives(tmp_path):
+    sent = {0: "send 0->1", 1: "recv 1<-0"}
+    ranks = {rank: [entry(1), entry(2, name, is_p2p=True)] for rank, name in sent.items()}
+    text = "no hang in these dumps: 2 calls of collectives, and all have ended"
+    assert explained(tmp_path, ranks, world_size=2).text == text
+
+
 def test_that_gloo_dumps_no_messages_is_said_where_no_hang_is_seen(tmp_path):
     found = explained(tmp_path, {rank: [of_gloo(1, "all_reduce", True)] for rank in range(2)}, world_size=2)
     assert found.text.endswith("gloo's dumps have no messages in them: a send or a receive may hang all the same")

@@ -7,8 +7,8 @@ what its entries mean torch/distributed/flight_recorder/components.
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Any
@@ -138,6 +138,35 @@ class _Dump:
 
     def _damaged(self, entry: object) -> Foreign:
         return Foreign(f"{self.name!r} is a damaged {found.FLIGHT}: an entry is {found.short(entry)}; fetch it again")
+
+
+def on_one_count(files: Sequence[Found]) -> list[Found]:
+    """The files, a collective's number in them the same on all ranks.
+
+    Of a group that was used early, one rank's dump may still have an entry and another's none: all numbers of the other
+    are too low then. By how much is what most collectives tell, known by their group and torch's number in it.
+    """
+    first: dict[Any, dict[tuple[str, int], int]] = {}
+    shifts: dict[Any, dict[int, int]] = defaultdict(dict)  # of those who count together, by the file's place
+    for place, one in enumerate(files):
+        numbers: dict[Any, dict[tuple[str, int], int]] = defaultdict(dict)
+        for event, called in zip(one.events, one.called, strict=False):
+            if event.number is not None:
+                numbers[event.group][called] = event.number
+        for ranks, mine in numbers.items():
+            theirs = first.setdefault(ranks, mine)
+            apart = Counter(theirs[called] - number for called, number in mine.items() if called in theirs)
+            shifts[ranks][place] = max(apart, key=apart.__getitem__, default=0)
+    counted = []
+    for place, one in enumerate(files):
+        events = [
+            replace(event, number=event.number + shifts[event.group][place] - min(shifts[event.group].values()))
+            if one.called and event.number is not None
+            else event
+            for event in one.events
+        ]
+        counted.append(replace(one, events=events))
+    return counted
 
 
 def _with_ends_of_batches(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:

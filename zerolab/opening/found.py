@@ -69,7 +69,10 @@ def short(value: Any) -> str:
 
 def word(value: Any) -> str:
     """A version or another name, which lines for a person hold as it is: short, and nothing in it moves a cursor."""
-    return repr(text(value))[1:-1][:40]
+    said = text(value)[:40]
+    while len(repr(said)) > 42:  # 40 and two quotation marks
+        said = said[:-1]
+    return repr(said)[1:-1]
 
 
 class Foreign(ValueError):

@@ -122,7 +122,7 @@ class _Trace:
         said.versions = {name: found.word(value) for name, value in versions.items() if value is not None}
         said.groups, said.steps = self.groups, self.numbers
         carriers = {bar.name.partition(":")[0] for bar in self.marks if bar.name.startswith(_BACKENDS)}
-        told = found.word(text(self.shared["backend"])) if "backend" in self.shared else None
+        told = found.word(self.shared["backend"]) if self.shared.get("backend") is not None else None
         said.backend = told or (carriers.pop() if len(carriers) == 1 else None)
         said.device = "cuda" if self.about.get("deviceProperties") or self._kernels else "cpu"
         said.optimizer = self.updates[0].name.split("#")[1].split(".")[0] if self.updates else None

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from zerolab.opening import found, sizes
-from zerolab.opening.flight import UNFINISHED, named_rank_in, rank_in
+from zerolab.opening.flight import UNFINISHED, named_rank_in, on_one_count, rank_in
 from zerolab.opening.flight import read as read_dump
 from zerolab.opening.found import FLIGHT, KINETO, SNAPSHOT, Foreign, Found
 from zerolab.opening.snapshot import live_of
@@ -43,6 +43,7 @@ def ranks_of(files: Sequence[Found], different: int = 1) -> list[RankRecording]:
         files: what was found in the files.
         different: how many collectives two ranks must share before their order can tell whether they belong together.
     """
+    files = on_one_count(files)
     ranks = _by_rank(files)
     _alike(files)
     world_size = _world_size(files, ranks)

@@ -7,7 +7,7 @@ after its last collective, nor anything about a rank whose dump is missing; we s
 import json
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from zerolab.opening import flight, found, read, sizes
@@ -26,7 +26,7 @@ from zerolab.why.watch import HANG
 LARGEST = 1 << 20  # bytes of what is said of a hang
 DIFFERENT_RUNS = 8  # collectives in common, of which half differ: fewer may be the hang itself
 _MISSING, _SILENT = "no dump of it", "silent in its dump"
-_GUESSED = "gloo does not list the ranks of some groups: those that called something in one are taken for all of it"
+_GUESSED = "the dumps do not list the ranks of some groups: those that called something in one are taken for all of it"
 _NO_MESSAGES = "gloo's dumps have no messages in them: a send or a receive may hang all the same"
 
 
@@ -84,10 +84,11 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
     lacks = [f"of {named(missing)} there is no dump, and so nothing is said"] if missing else []
     if any(not recording.sources for recording in recordings.values()):
         lacks.append("some dumps have no lines of source: torch writes them into pickles, and not into JSON")
-    lacks += [_GUESSED] * guessed
+    lacks += [_GUESSED] * bool(guessed)
     said = verdict.of_hang(standings, calls)
     if said is None:
-        total = counted(sum(map(len, calls.values())), "call") + " of collectives"
+        numbered = [call for history in calls.values() for call in history if call.number is not None]
+        total = counted(len(numbered), "call") + " of collectives"
         text = f"no hang in {'these dumps' if len(files) > 1 else 'this dump'}: {total}, and all have ended"
         lacks += [_NO_MESSAGES] * any(one.backend == "gloo" for one in files)
         return Verdict((), (), "\n".join([text, *lacks]))
@@ -97,11 +98,21 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
     if not said.ranks and guessed:
         text = "the dumps do not tell whom the ranks wait for: none of them differs within a group that is known"
         return said._replace(text="\n".join([text, *said.text.splitlines()[1:], *lacks]))
+    if any(_is_guessed_full(standings[rank].position, standings, guessed) for rank in said.ranks):
+        text = "the dumps do not tell whom the ranks wait for: all known ranks of a group not listed have arrived"
+        return Verdict((), (), "\n".join([text, said.text, *lacks]))
     return said._replace(text="\n".join([said.text, *lacks]))
 
 
-def _with_groups(files: Sequence[Found]) -> tuple[list[Found], bool]:
-    """The dumps, and whether groups in them are a guess: gloo lists none as soon as a second one was made.
+def _is_guessed_full(position: Position, standings: Sequence[Standing], guessed: Collection[tuple[int, ...]]) -> bool:
+    """Whether a rank hangs in a call of a group that is a guess, and all that are known of the group hang in it."""
+    there = [one.rank for one in standings if one.position._replace(since=0) == position._replace(since=0)]
+    ranks = tuple(position.ranks)
+    return position.waits and position.number is not None and ranks in guessed and set(ranks) <= set(there)
+
+
+def _with_groups(files: Sequence[Found]) -> tuple[list[Found], list[tuple[int, ...]]]:
+    """The dumps, and the ranks of the groups that are a guess: gloo lists none as soon as a second one was made.
 
     A group has one name on all of its ranks, and no other group of the run has that name.
     """
@@ -116,7 +127,7 @@ def _with_groups(files: Sequence[Found]) -> tuple[list[Found], bool]:
         known |= {name: tuple(sorted(ranks)) for name, ranks in callers.items()}
         known |= {flight.DEFAULT: tuple(range(highest + 1))} if flight.DEFAULT in callers else {}
         files = [flight.read(one.document or {}, one.name, known) for one in files]
-    return list(files), bool(callers)
+    return list(files), [known[name] for name in callers]
 
 
 def _positions(recordings: Mapping[int, RankRecording], files: Sequence[Found]) -> dict[int, list[Position]]:
