@@ -165,6 +165,22 @@ def test_what_megatrons_own_tests_allocate_comes_out_within_a_tenth(stage, check
     assert sum(peak(job, stage)[1].values()) == pytest.approx(nbytes, rel=0.1)
 
 
+def test_deepspeed_has_less_and_less_whole_as_backward_goes_on_and_on_one_rank_no_copy():
+    job = Job(catalog.architecture("gpt2-xl"), 64, "bf16", 1, 128, scheme="deepspeed", checkpointing="block")
+    whole = {name: parts.get("buffers", 0) for name, parts in moments(job, "zero3").items()}
+    first, last = (whole[f"backward of blocks.{number}"] for number in (0, job.shape.depth - 1))
+    assert whole["loss"] >= last > first > whole["root"] > 0
+    alone = moments(replace(job, world_size=1), "zero3")
+    assert not any(parts.get("buffers") for name, parts in alone.items() if name != "update")
+
+
+def test_what_deepspeed_offloads_has_no_gradients_on_the_gpu_before_they_come():
+    shape, how = catalog.architecture("llama2-7b"), {"scheme": "deepspeed", "checkpointing": "block", "offload": True}
+    job = Job(shape, 8, "bf16", 1, 512, **how)
+    assert not moments(job, "zero3")["loss"].get("gradients")
+    assert moments(replace(job, offload=False), "zero3")["loss"]["gradients"] > 0
+
+
 def test_deepspeed_updates_no_more_than_a_thousand_million_parameters_at_a_time_and_only_under_zero3():
     shape = catalog.architecture("llama2-13b")
     spared = shape.num_params // 4 - 10**9

@@ -351,3 +351,8 @@ def test_the_plans_settings_are_those_of_the_first_stage_that_fits():
     plan = theory.plan("7b", 8, 80e9, rows=2, checkpointing="block")
     assert plan.settings() == settings(plan.fitting[0], "bf16", 2, "block")
     assert plan.settings("zero3")["deepspeed"]["train_micro_batch_size_per_gpu"] == 2
+
+
+def test_a_vocabulary_smaller_than_the_ranks_that_divide_it_is_planned():
+    shape = replace(catalog.architecture("gpt2"), vocabulary=3)
+    assert list(theory.plan(shape, world_size=4, tensor=4, logits="fused"))

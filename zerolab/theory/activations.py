@@ -140,7 +140,7 @@ def at_the_loss(
     check_known("logits", logits, LOGITS)
     numbers = shape.vocabulary * rows * length // tensor
     if logits == "fused":
-        return _in_chunks(shape.vocabulary // tensor, shape.width, rows * length, word), 0
+        return _in_chunks(max(1, shape.vocabulary // tensor), shape.width, rows * length, word), 0
     if in_place:
         return (FP32_BYTES + (word if word < FP32_BYTES else 0)) * numbers, 0
     width = FP32_BYTES if logits == "fp32" else word

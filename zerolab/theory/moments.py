@@ -210,9 +210,12 @@ class _Step:
         if not is_fsdp2 and self.stage != "zero3":
             return 0
         found = self.root * (root or is_fsdp2) + self.block * (blocks if self.stage == "zero3" else number + 1)
-        # DeepSpeed keeps whole what it needs again soon, and fetches early, up to as many.
-        live = min(self.whole, self.job.word * LIVE) if self.job.scheme == "deepspeed" else 0
-        return max(found, live)
+        if self.job.scheme != "deepspeed":
+            return found
+        # It keeps whole what it needs again soon, and fetches early what is yet to come, up to as many. One rank alone
+        # has no copies.
+        live = min(self.root + (number + 1) * self.block, self.job.word * LIVE)
+        return max(found, live) * (self.job.shards > 1)
 
     def _second(self, blocks: int) -> float:
         """Bytes of the second shard of the first `blocks`, before their backward; DeepSpeed's stays, with the root."""
@@ -223,6 +226,8 @@ class _Step:
         """The part of a gradient's bytes that stays until the update."""
         if self.job.scheme == "megatron":
             return 0
+        if self.job.offload and (self.job.scheme, self.stage) == ("deepspeed", "zero3"):
+            return 0  # as under FSDP2, they lie in main memory
         if self.job.scheme == "fsdp2":
             return 0 if self.job.offload else FP32_BYTES / self.job.word / self.job.shards
         return 1 if self.stage in ("ddp", "zero1") else 1 / self.job.shards

@@ -5,7 +5,8 @@ All compute in bf16 or fp16 and update in fp32; they differ in what else they ke
 * `zerolab`, 20 bytes: bf16 parameters and gradients (2 + 2), and at the update an fp32 copy of the gradients (4),
   masters and two moments (12). ZeRO's paper leaves out the copy, and says 16.
 * `deepspeed`, 20 bytes: the same, but that its ZeRO-3 updates a thousand million numbers at a time (`sub_group_size`),
-  and copies the gradients of no more (deepspeedai/DeepSpeed, runtime/zero/stage3.py, `step`); and keeps as many whole.
+  and copies the gradients of no more (deepspeedai/DeepSpeed, runtime/zero/stage3.py, `step`); and keeps as many whole
+  until the loss.
 * `megatron`, 18 bytes in bf16: gradients are accumulated and reduced in fp32 (4), in a buffer that is never freed, plus
   bf16 parameters (2) and the 12. Its distributed optimizer shards the 12: 6 + 12/N. In fp16 it accumulates in fp16, and
   the update reads an fp32 copy: 20 bytes, or 4 + 16/N (NVIDIA/Megatron-LM, docs on the distributed optimizer; its
