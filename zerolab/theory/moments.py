@@ -15,7 +15,7 @@ other way round. So the peak is the largest of a few sums, one for each of these
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
   where moments have 8 bits, those of one flat in fp32.
 
-A test keeps these sums within 3 % of a simulation, which executes the engines themselves.
+A test keeps these sums, but for padding, within 3 % of a simulation, which executes the engines themselves.
 """
 
 from __future__ import annotations
