@@ -177,7 +177,9 @@ def test_deepspeed_has_less_and_less_whole_as_backward_goes_on_and_on_one_rank_n
 def test_what_deepspeed_offloads_has_no_gradients_on_the_gpu_before_they_come():
     shape, how = catalog.architecture("llama2-7b"), {"scheme": "deepspeed", "checkpointing": "block", "offload": True}
     job = Job(shape, 8, "bf16", 1, 512, **how)
-    assert not moments(job, "zero3")["loss"].get("gradients")
+    found = moments(job, "zero3")
+    assert not found["loss"].get("gradients")
+    assert not found["update"].get("gradients")
     assert moments(replace(job, offload=False), "zero3")["loss"]["gradients"] > 0
 
 
@@ -202,3 +204,12 @@ def test_from_the_second_micro_batch_on_the_gradients_of_the_first_are_there_as_
     batch = {"rows": 16, "length": 512, "checkpointing": "none", "micro_batches": 2}
     (cell,) = fit(partial(architectures.build, shape), 2, stages=stage, **batch).cells
     assert sum(peak(added_up, stage)[1].values()) == pytest.approx(cell.needs, rel=0.01)
+
+
+@pytest.mark.parametrize("stage", ["zero1", "ddp"])
+def test_in_a_llama_the_first_gradient_of_an_mlp_is_added_to_the_earlier_ones_before_its_hidden_layers_come(stage):
+    shape = replace(GPT, kind="llama", hidden=1408, kv_heads=8, depth=1, context=512)
+    batch = {"rows": 1, "length": 512, "checkpointing": "none", "micro_batches": 2}
+    (cell,) = fit(partial(architectures.build, shape), 8, stages=stage, precision="bf16", **batch).cells
+    job = Job(shape, 8, "bf16", 1, 512, micro_batches=2)
+    assert sum(peak(job, stage)[1].values()) == pytest.approx(cell.needs, rel=0.01)

@@ -60,6 +60,8 @@ def state_of(job: Job, stage: str) -> dict[str, int]:
         return dict.fromkeys(held, 0)
     if job.scheme in ("zerolab", "deepspeed"):  # the fp32 copy of the gradients is made where the update is
         held["gradients"] = state_bytes(stage, numel, job.shards, job.precision)["gradients"]
+    if (job.scheme, stage) == ("deepspeed", "zero3"):
+        held["gradients"] = 0
     return held | {"optimizer_state": 0}
 
 
@@ -119,6 +121,8 @@ class _Step:
         # The gradients of the MLP's last matrix, which come first, and of the attention's, which come last.
         square = word * shape.width**2 / job.tensor
         self.first = square * (4 if self.is_gpt else shape.hidden / shape.width)
+        if self.adds_at_once and not self.is_gpt and job.scheme != "megatron":
+            self.mlp -= min(hidden, self.first)  # it is added and gone before the hidden layer's second gradient comes
         self.last = min(self.comes, square * (1 + 2 * shared))
         # An unfused norm's backward has six such tensors in fp32; the first has a copy of the block's input, which a
         # checkpoint has, too.
