@@ -58,7 +58,7 @@ def its_state(inputs, targets):
     [
         ("ward-never-ends", the_model_on_every_rank, "rank 0 got a model where its weights end to end are asked for"),
         ("ward-never-ends", its_state, "'0.bias': <DTensor>"),
-        ("ward-loss-stays", the_model_on_rank_0, "`train` returned nothing on rank 1; it should return 343 numbers"),
+        ("ward-loss-stays", the_model_on_rank_0, "`train` returned nothing on rank 1. Is a `return` missing?"),
         (
             "ward-loss-stays",
             the_model_on_rank_0_and_its_weights_on_others,
