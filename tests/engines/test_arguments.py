@@ -120,20 +120,3 @@ def test_its_forward_is_drawn_at_the_line_that_calls_the_engine(clusters, stage)
     forwards = [event.source for event in recording.events if event.kind == "module" and event.op == "forward"]
     lines = {recording.sources[source.id].text.splitlines()[source.line - 1].strip() for source in forwards}
     assert lines == {"loss = engine(torch.full((2, 4), 1.0 + engine.rank)).square().mean()"}
-
-
-def asks_for_what_the_model_has():
-    engine = ENGINES["zero3"](nn.Linear(4, 4), torch.optim.SGD, lr=0.1)
-    said = []
-    for name in ("train", "trian", "_modules"):
-        with pytest.raises(AttributeError) as caught:
-            getattr(engine, name)
-        said.append(str(caught.value))
-    return said
-
-
-def test_what_an_engine_lacks_is_found_in_its_model(clusters):
-    of_model, of_neither, private = clusters(1).run(asks_for_what_the_model_has)[0]
-    assert of_model == "'Zero3' object has no attribute 'train'; its model has one: engine.model.train"
-    assert of_neither == "'Zero3' object has no attribute 'trian'"
-    assert private == "'Zero3' object has no attribute '_modules'"

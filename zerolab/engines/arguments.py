@@ -1,11 +1,8 @@
-"""What Shift-Tab and `help` say of an engine's arguments: each is explained once, by the class that takes it first.
-
-Of what an engine lacks and its model has, it says where to find it.
-"""
+"""What Shift-Tab and `help` say of an engine's arguments: each is explained once, by the class that takes it first."""
 
 import re
 from inspect import Parameter, Signature, cleandoc, signature
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
@@ -32,17 +29,6 @@ class Explained:
     def __call__(self, *inputs: Any, **keywords: Any) -> Any:
         """The model's outputs, as `engine.model(...)` returns them: loops written for DeepSpeed call the engine."""
         return self.model(*inputs, **keywords)
-
-    if not TYPE_CHECKING:  # which would believe that an engine has every attribute
-
-        def __getattr__(self, name: str) -> Any:
-            if hasattr(type(self), name):  # a property that has raised: let it say so itself
-                return object.__getattribute__(self, name)
-            in_model = name[:1] != "_" and hasattr(type(vars(self).get("model")), name)
-            remedy = f"; its model has one: engine.model.{name}" if in_model else ""
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}{remedy}", name=name, obj=self
-            )
 
 
 def _completed(cls: type) -> Signature:
