@@ -6,16 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab import compare, models, simulate
+from zerolab import catalog, compare, models, simulate
 from zerolab.engines import ENGINES, placement
 from zerolab.engines.matrices import Together
 from zerolab.engines.partition import partition
 from zerolab.player.owners import held_by, owners
+from zerolab.simulation.costs import Hardware
 from zerolab.theory import muon
 
 STAGES = list(muon.PLACED)
 STEPS = 3
 TOKENS = torch.zeros(2, 5, dtype=torch.int64)
+CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)  # as real ranks are here
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAMW = {"lr": 0.01, "weight_decay": 0.1}
 # Newton-Schulz computes in bf16: where a sum in another order rounds to another bf16, an update moves by up to 1/256.
@@ -171,7 +173,7 @@ def test_ranks_that_do_not_exist_have_no_closed_form(stage, form):
 
 @pytest.mark.slow
 def test_eight_ranks_that_are_simulated_hold_and_send_it_too():
-    found = simulate(STAGES, 8, make, batches=[(TOKENS, TOKENS)])
+    found = simulate(STAGES, 8, make, batches=[(TOKENS, TOKENS)], hardware=CPU)
     for stage, recording in found.recordings.items():
         assert len(recording.ranks) == 8
         for rank in recording.ranks:
@@ -200,7 +202,7 @@ def test_compare_has_muons_own_formula_and_a_simulation_finds_the_same():
         assert row["ranks"][0]["terms"]["not_shown"] == row["ranks"][1]["terms"]["not_shown"] == 0
         assert real.recordings[stage].info.formula == row["formula"]
         assert row["traffic"]["logical_bytes"] == pytest.approx(row["traffic"]["formula_bytes"], rel=0.1), stage
-    fake = simulate(STAGES, 2, make, batches=[batch(0, 0, 2)])
+    fake = simulate(STAGES, 2, make, batches=[batch(0, 0, 2)], hardware=CPU)
     for measured, simulated in zip(real.rows, fake.rows, strict=True):
         for key in ("stage", "num_params", "state", "formula", "terms"):
             assert measured[key] == simulated[key], key

@@ -39,7 +39,7 @@ def test_the_slider_shows_each_recording_on_one_axis(runs):
     assert list(figure.data[1].x) == slow["x"][1]
     assert sum(map(sum, fast["x"][:2])) < sum(map(sum, slow["x"][:2])) < figure.layout.xaxis.range[1]
     assert {lane for lanes in fast["y"] for lane in lanes} == {"computing", "sending"}
-    assert repr(figure).endswith("Blocked: slow 65.5 ms, fast 0.9 ms.")
+    assert repr(figure).endswith("Blocked: slow 65.2 ms, fast 0.9 ms.")
     assert {trace.marker.color for trace in figure.data}.isdisjoint(RANK_COLOURS)
 
 

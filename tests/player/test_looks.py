@@ -42,6 +42,12 @@ def test_ranks_that_a_simulation_did_not_write_out_share_a_row_that_says_so(show
     assert all(arrow["to"] < 3 for arrow in state(tab)["moving"])
 
 
+def test_what_is_simulated_names_its_card_and_not_torchs_fake_group(show):
+    for info in ({"simulated": True, "backend": "fake_nccl"}, {"simulated": False, "backend": "nccl"}):
+        head = show(changed(made_up(2, 2), device="h100", **info)).inner_text(".zl-head")
+        assert f"\N{MIDDLE DOT} fp32 \N{MIDDLE DOT} {'' if info['simulated'] else 'nccl on '}h100" in head
+
+
 def test_many_ranks_whose_recordings_did_not_arrive_share_a_row(show):
     whole = made_up(16, 2)
     tab = show(changed(whole, ranks=[whole.ranks[0], whole.ranks[15]], simulated=False), "#event=20")

@@ -49,7 +49,7 @@ def test_a_simulation_holds_what_real_ranks_hold(precision):
 
 def test_derived_ranks_own_what_the_real_ones_own_and_say_so():
     real = compare("zero3", world_size=2, model="mlp-odd", steps=2).recordings["zero3"]
-    fake = simulate("zero3", world_size=2, model="mlp-odd").recordings["zero3"]
+    fake = simulate("zero3", world_size=2, model="mlp-odd", hardware=CPU).recordings["zero3"]
 
     def owned(recording, rank):
         events = recording.rank(rank).events
@@ -114,6 +114,24 @@ def test_the_peak_of_a_simulation_is_that_of_real_ranks(kind):
         for category in ("parameters", "gradients", "optimizer_state", "communication"):
             assert measured["peak"][category] == simulated["peak"][category], (measured["stage"], category)
         assert measured["peak"]["activations"] - simulated["peak"]["activations"] in (0, 4)
+
+
+def test_simulated_gpus_wait_and_pad_as_over_nccl_and_cpus_as_over_gloo():
+    gpus, cpus = (simulate("zero2", 4, "gpt-tiny", hardware=hardware).recordings["zero2"] for hardware in (None, CPU))
+
+    def waited_for(recording):
+        """The steps whose updated parameters were waited for: in the next one's forward, or before that began."""
+        return {event.step for event in recording.rank(0).events if event.kind == "wait" and event.op == "all_gather"}
+
+    assert waited_for(cpus) == {1, 2}
+    assert waited_for(gpus) == {1}
+    # A reduction is in flight until the next flat is complete, not until that has half its gradients.
+    late, early = (max(event.live.get("gradients", 0) for event in found.rank(0).events) for found in (gpus, cpus))
+    assert late > 1.1 * early
+
+    gpus, cpus = (simulate("zero2", 4, "mlp-odd", hardware=each).recordings["zero2"].units for each in (None, CPU))
+    assert {unit.padded // 4 % 8 for unit in gpus} == {0}
+    assert {unit.padded // 4 for unit in cpus} == {-(-unit.numel // 4) for unit in cpus}
 
 
 def checkpointed_llama():

@@ -55,6 +55,7 @@ def test_what_is_needed_is_the_sum_of_the_parts_at_the_highest_moment():
         ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "block"}),
         ("llama3-8b", 8, 2, {"precision": "bf16", "checkpointing": "selective"}),
         ("gpt2-xl", 512, 1, {"precision": "bf16", "checkpointing": "block", "length": 16}),
+        ("llama-7b", 64, 1, {"precision": "bf16", "checkpointing": "none", "length": 512}),  # two blocks' gradients
     ],
 )
 def test_it_needs_what_a_simulation_of_the_engines_needs_within_3_percent(model, gpus, batch, options):

@@ -15,7 +15,7 @@ from zerolab.runtime.observers import within
 @within(lambda observer: observer.comparing())
 def check_same_on_all_ranks(values: Sequence[object], what: str) -> None:
     """Raises ValueError on every rank unless all ranks bring the same values; a collective of a few bytes."""
-    if dist.get_backend() == "fake":  # a simulated rank: the others are derived from it
+    if is_simulated():  # the others are derived from this rank
         return
     text = "\n".join(str(value) for value in values)
     # 16 bytes are enough to agree on; the texts travel only when the ranks differ.
@@ -63,7 +63,7 @@ def send_from_rank_0(tensor: torch.Tensor) -> None:
 @within(lambda observer: observer.comparing())
 def take_maximum_over_ranks(number: torch.Tensor) -> None:
     """Makes a single number the largest that any rank has of it, in place; a collective of its few bytes."""
-    if dist.get_backend() == "fake":
+    if is_simulated():
         return
     largest = number.to(communication_device())
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
@@ -83,6 +83,11 @@ def gather_texts(mine: str) -> list[str]:
     everyone = [torch.empty_like(padded) for _ in lengths]
     dist.all_gather(everyone, padded)
     return [bytes(each.tolist()[: int(count)]).decode() for each, count in zip(everyone, lengths, strict=True)]
+
+
+def is_simulated() -> bool:
+    """Whether the other ranks do not exist: torch's fake group (`zerolab.simulation.fake`) sends nothing."""
+    return dist.get_backend().startswith("fake")
 
 
 def communication_device() -> torch.device:

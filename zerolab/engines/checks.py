@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
 
+from zerolab.engines.agreement import is_simulated
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import ROOT, FlatLayout, has_forward
@@ -147,7 +147,7 @@ def check_parameters(model: nn.Module) -> None:
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
             )
-        if parameter.device.type == "meta" and dist.get_backend() != "fake":  # a simulated rank has shapes alone
+        if parameter.device.type == "meta" and not is_simulated():
             raise ValueError(
                 f"{name!r} is on the meta device and has no values: take them from a file by from_file(model, path), "
                 "or call model.to_empty, then initialise"

@@ -217,7 +217,8 @@ function head(player, panels, chosen) {
     meta.num_params ? count(meta.num_params, "parameter") : null,
     meta.optimizer,
     meta.precision,
-    meta.backend ? `${meta.backend}${meta.device ? ` on ${meta.device}` : ""}` : meta.device,
+    // What is simulated sends nothing: its backend only stands for one, and a badge says that it is simulated.
+    [meta.simulated ? null : meta.backend, meta.device].filter(Boolean).join(" on "),
     meta.origin ? `from ${meta.origin}` : null,
   ].filter((fact) => fact !== null && fact !== "");
   const badges = troubles(player.model);

@@ -48,7 +48,7 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
         precision=precision,
         backend=at.backend,
         device=log.device,
-        simulated=at.backend == "fake",
+        simulated=str(at.backend).startswith("fake"),
         formula=_formula(ownership, num_params, trained, at.world_size, precision),
         torch=torch.__version__,
         times_only=log.times_only,

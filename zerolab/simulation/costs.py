@@ -40,7 +40,7 @@ class Hardware:
     operation_seconds: float = 0.0  # what each operation takes on top; 0 for a GPU, as its host runs ahead
     sharp: bool = False  # whether the network does the sums, as NVIDIA's SHARP does
     overlap: bool = True  # whether communication overlaps computation; False where the same cores do both
-    on_gpu: bool = True  # whether torch acts as on GPUs: a norm in one kernel, Adam's update of all tensors at once
+    on_gpu: bool = True  # whether torch and the engines act as on GPUs: norms in one kernel, late waits as over NCCL
 
     def __post_init__(self) -> None:
         check_count("number of GPUs in a node", self.gpus_per_node)
@@ -86,8 +86,8 @@ class Hardware:
 class Clock:
     """Two streams of one rank: computation, and communication that overlaps it until it is waited for.
 
-    Collectives of one group run one after the other, in the order in which they were started, as NCCL's do. While one
-    runs, computing loses the part `contention` of the time.
+    Collectives run one after the other, in the order in which they were started: those of one group do over NCCL, and
+    those of two groups share the links. While one runs, computing loses the part `contention` of the time.
     """
 
     def __init__(self, contention: float = 0.0) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeWork
+from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -24,6 +24,9 @@ from zerolab.simulation.shapes import FUSED, ON_GPUS, Shapes
 SIMULATED = ("fsdp2", "hsdp")
 """The other systems that run on a fake rank; and muon-rows, which is made of FSDP2."""
 
+FAKE_NCCL = "fake_nccl"
+"""A second name of torch's fake group: its engines overlap and pad as over NCCL, and as over gloo under the first."""
+
 
 @contextmanager
 def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Shapes]:
@@ -33,13 +36,18 @@ def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Sh
     """
     if dist.is_initialized():
         raise RuntimeError("this process is in a process group already: simulate from the notebook, not on its ranks")
-    from torch.testing._internal.distributed.fake_pg import FakeStore
+    from torch.testing._internal.distributed.fake_pg import FakeStore, _create_fake_pg
 
+    if FAKE_NCCL not in dist.Backend.backend_list:
+        devices = ["cpu", "cuda", "meta"]
+        dist.Backend.register_backend(FAKE_NCCL, _create_fake_pg, extended_api=True, devices=devices)
     shapes = Shapes()  # not made under itself: the empty tensor that it gives the group to send is real
     with ExitStack() as stack:
         # From here on torch puts "[rank0]: " before each error of the process, once more with each world.
         stack.callback(setattr, sys, "excepthook", sys.excepthook)
-        dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world_size)
+        backend = FAKE_NCCL if on_gpu else dist.Backend.FAKE
+        options = FakeProcessGroup.Options()  # type: ignore[call-arg]  # torch's stub asks for what it does not take
+        dist.init_process_group(backend, store=FakeStore(), rank=rank, world_size=world_size, pg_options=options)
         stack.callback(dist.destroy_process_group)
         for kernel in (*FUSED, *(ON_GPUS if on_gpu else ())):
             stack.enter_context(replace(*kernel))

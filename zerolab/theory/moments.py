@@ -8,8 +8,9 @@ other way round. So the peak is the largest of a few sums, one for each of these
 * `output`: the gradients of the logits, of the output's weight, and of its input;
 * `backward of blocks.31`, the same of blocks.30, and of the first two: what a checkpoint dropped is there again, and
   the MLP's first gradients come, while those of the block before are sent;
-* `attention of blocks.31`: what its kernel was given, and the gradients of that; zero3 has gathered the next block;
-* `gradients of blocks.31`: all exist, twice while they are copied into the flat; or once while zero3 has two blocks;
+* `attention of blocks.31`: what its kernel was given, and the gradients of that; zero3 has gathered the next block, and
+  the gradients of the block before are still sent;
+* `gradients of blocks.31`: all exist, while those of the block before are still sent; or twice, copied into the flat;
 * `root`: its last gradient is computed while the first block's are still being sent; or all of its gradients exist
   twice, as above;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
@@ -178,17 +179,17 @@ class _Step:
             f"backward of blocks.{number}",
             self._moment(activations + self.mlp, both if is_fsdp2 else alone, reduced + self.first + sent),
         )
-        # FSDP2 waits for what it sends when the next is complete; our engines have waited by now.
-        reduced += sent * is_fsdp2
+        # FSDP2 and our engines wait for what is sent when the next is complete; DeepSpeed has waited by now.
+        sent *= self.job.scheme in ("zerolab", "fsdp2")
         yield (
             f"attention of blocks.{number}",
-            self._moment(activations + self.attention, both, reduced + self.comes - self.last),
+            self._moment(activations + self.attention, both, reduced + sent + self.comes - self.last),
         )
-        if self.stage == "zero3" or is_fsdp2:
-            yield f"gradients of blocks.{number}", self._moment(activations + self.inputs, both, reduced + self.comes)
-        else:
+        arrived = (activations + self.inputs, reduced + sent + self.comes)
+        if self.stage != "zero3" and not is_fsdp2:
             laid_out = self.block * (self.job.scheme != "megatron")
-            yield f"gradients of blocks.{number}", self._moment(activations, both, reduced + self.comes + laid_out)
+            arrived = max(arrived, (activations, reduced + self.comes + laid_out), key=sum)
+        yield f"gradients of blocks.{number}", self._moment(arrived[0], both, arrived[1])
 
     def _sent(self) -> float:
         """Bytes of a block's gradients while they are sent, beside what is kept, or lies in Megatron's buffer."""
