@@ -134,6 +134,22 @@ def test_simulated_gpus_wait_and_pad_as_over_nccl_and_cpus_as_over_gloo():
     assert {unit.padded // 4 for unit in cpus} == {-(-unit.numel // 4) for unit in cpus}
 
 
+def four_matrices():
+    return torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4)))
+
+
+@pytest.mark.parametrize("hardware", [None, CPU], ids=["nccl", "gloo"])
+def test_the_highest_moment_of_a_step_is_shown_by_an_event(hardware):
+    """Over NCCL it is just before a gather's wait, which frees a reduction's buffers: that hid it."""
+    batch = torch.zeros(2, 64)
+    found = simulate(world_size=8, model=four_matrices, batches=[(batch, batch)], precision="bf16", hardware=hardware)
+    for stage, recording in found.recordings.items():
+        levels = [sum(event.live.values()) for event in recording.rank(0).events if event.step == 2]
+        assert max(levels) == sum(recording.rank(0).info.peak.values()), stage
+        times = [event.t_start for event in recording.rank(0).events if event.op != "peak"]
+        assert times == sorted(times)
+
+
 def checkpointed_llama():
     model = architectures.build(TINY_LLAMA)
     checkpoint_blocks(model, "selective")

@@ -47,7 +47,7 @@ def accumulation(evidence: Evidence) -> Finding:
 
 
 def small_models(evidence: Evidence) -> Finding:
-    """Claim 16: small models fit without it; by the cost model a slow network costs time, but large ones more."""
+    """Claim 16: small models fit without it; by the cost model a slow network costs time, of a large one more."""
     # Both models get the same tokens per step: the longer context of the larger one would hide more.
     prices = [[_price(evidence, model, network) for model in SIZES] for network in NETWORKS]
     fast, slow = prices

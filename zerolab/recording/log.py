@@ -70,6 +70,7 @@ class Log:
         self.losses: list[float | torch.Tensor] = []  # a tensor is still in flight, until `read_losses`
         # Collectives are numbered per group, apart from events: only their numbers agree on all ranks of the group.
         self.numbers: defaultdict[tuple[int, ...] | None, Iterator[int]] = defaultdict(itertools.count)
+        self._at_peak: Draft | None = None  # the last event that began at the step's peak so far
         self._take_peaks_as_logged()
 
     @property
@@ -102,6 +103,10 @@ class Log:
         if "source" not in draft:
             draft["source"] = self.sources.here(in_backward=self.in_backward)
         draft["live"] = {} if self.times_only else self.ledger.levels()
+        if not self.times_only:
+            tally = self.ledger.tallies[self.device]
+            if tally.total == tally.peak_total:
+                self._at_peak = draft
         self._append(draft)
         if self.streams is not None and kind in ("module", "optimizer"):  # they run on the compute stream
             self.streams.begin(draft["seq"])
@@ -122,8 +127,12 @@ class Log:
         if self.streams is not None:
             self.streams.end(draft["seq"])
         draft["t_end"] = self.clock()
-        if not self.times_only:
-            draft["live"] = self.ledger.levels()
+        if self.times_only:
+            return
+        tally, shown = self.ledger.tallies[self.device], draft["live"].get(self.device, ())
+        if draft is self._at_peak and tally.total < tally.peak_total == sum(shown):
+            self._append_peak(self.device, self.drafts[-1]["t_start"])  # which the event no longer shows
+        draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
         """Logs the step's peak so far on each device, if there was a new one since the last event."""
@@ -135,13 +144,18 @@ class Log:
         for device, tally in sorted(new, key=lambda place: place[1].peak_time):
             known[device] = tally.peak
             # While memory only grows, the next event shows the same bytes.
-            if self.current is not None and tally.peak_total > tally.total and device in (self.device, HOST):
-                time, text = tally.peak_time, f"in {tally.peak_operation}"
-                op = "peak" if device == self.device else "host peak"
-                draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
-                # The same list that `assign` corrects, so that the event agrees with the step's figures.
-                draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
-                self._append(draft | {"phase": self.phase, "source": None})
+            if tally.peak_total > tally.total and device in (self.device, HOST):
+                self._append_peak(device, tally.peak_time)
+
+    def _append_peak(self, device: str, time: int) -> None:
+        if self.current is None:
+            return
+        tally = self.ledger.tallies[device]
+        op, text = "peak" if device == self.device else "host peak", f"in {tally.peak_operation}"
+        draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
+        # The same list that `assign` corrects, so that the event agrees with the step's figures.
+        draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
+        self._append(draft | {"phase": self.phase, "source": None})
 
     def _take_peaks_as_logged(self) -> None:
         self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}

@@ -41,6 +41,7 @@ def world(world_size: int, rank: int = 0, *, on_gpu: bool = True) -> Iterator[Sh
     if FAKE_NCCL not in dist.Backend.backend_list:
         devices = ["cpu", "cuda", "meta"]
         dist.Backend.register_backend(FAKE_NCCL, _create_fake_pg, extended_api=True, devices=devices)
+        dist.Backend.default_device_backend_map.pop("meta")  # which a group of the user's would have, too
     shapes = Shapes()  # not made under itself: the empty tensor that it gives the group to send is real
     with ExitStack() as stack:
         # From here on torch puts "[rank0]: " before each error of the process, once more with each world.

@@ -22,6 +22,7 @@ MOST = 2**20  # rows or tokens; no greater answer is looked for
 POWERS = tuple(1 << power for power in range(21))
 DIVIDED = ("zero3", *SIMULATED)  # stages of whose parameters a rank keeps a part
 GPUS = POWERS[:13]
+PADDED = 20  # bytes of state of an element at most, padding included: in bf16 2 + 2 + 12, and 4 of an fp32 gradient
 
 
 class Fit(Table):
@@ -154,9 +155,11 @@ class Fit(Table):
             if self._fits(cell):
                 return count
             needs.append(cell.needs)
-            # It is constant + sharded / N, or more by padding: all that twice as many would save, and twice as many
-            # again, is at most what this doubling saved. The first may have begun to communicate.
-            if len(needs) > 2 and 2 * needs[-1] - needs[-2] > self.usable:
+            # It is constant + sharded / N + padding: all that twice as many would save, and twice as many again, is at
+            # most what this doubling saved, and would have but for padding. The first may have begun to communicate.
+            units = cell.recording.units if cell.recording is not None else ()
+            padding = PADDED * sum(unit.padded - unit.numel for unit in units)
+            if len(needs) > 2 and 2 * needs[-1] - needs[-2] - 2 * padding > self.usable:
                 return None
         return None
 

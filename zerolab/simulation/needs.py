@@ -14,6 +14,7 @@ from torch.compiler import set_stance
 
 from zerolab import theory
 from zerolab.engines import ENGINES
+from zerolab.engines.collectives import granule
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.names import check_count, check_known
@@ -146,7 +147,10 @@ class Question:
 
     def flats(self, stage: str) -> list[FlatLayout]:
         """The model's units as the stage divides them."""
-        return partition(self.model(), self.shards(stage), self.units)
+        with world(1, on_gpu=self.hardware.on_gpu):
+            model = self.own.build()
+            multiple = 1 if stage in SIMULATED else granule(model)
+            return partition(model, self.shards(stage), self.units, granule=multiple)
 
     def model(self) -> nn.Module:
         """The model as shapes."""
@@ -195,7 +199,8 @@ class Question:
         form, of_shards = (stage, precision) if stage not in SIMULATED else ("zero3", "fp32")  # shards are masters
         for dtype in {flat.dtype for flat in flats}:
             alike = [flat for flat in flats if flat.dtype == dtype]
-            count, trained = (sum(flat.numel for flat in alike if every or not flat.frozen) for every in (True, False))
+            numels = [(flat.numel if stage in SIMULATED else flat.padded, flat.frozen) for flat in alike]
+            count, trained = (sum(numel for numel, frozen in numels if every or not frozen) for every in (True, False))
             # "fp32" leaves each parameter in its own dtype, and all that belongs to it.
             word, per = (dtype.itemsize, forms.FP32_BYTES) if of_shards == "fp32" else (1, 1)
             state = forms.state_bytes(form, count * word, self.shards(stage), of_shards, trained=trained * word)
