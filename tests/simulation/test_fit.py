@@ -238,7 +238,7 @@ def test_a_model_whose_way_depends_on_values_is_answered_with_its_state():
     found = fit(Branching, 2, inputs=torch.zeros(4, 8), checkpointing="none", precision="fp32")
     assert "needs values" in found.answer
     assert found[0]["activations"] is None
-    assert found[0]["parameters"] == 4 * 72
+    assert found[0]["parameters"] == 4 * 80  # padded as over NCCL
     with pytest.raises(ValueError, match="what fits is unknown"):
         found.most("rows")
 

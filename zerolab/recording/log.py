@@ -131,7 +131,9 @@ class Log:
             return
         tally, shown = self.ledger.tallies[self.device], draft["live"].get(self.device, ())
         if draft is self._at_peak and tally.total < tally.peak_total == sum(shown):
-            self._append_peak(self.device, self.drafts[-1]["t_start"])  # which the event no longer shows
+            # The event no longer shows it. A check's belongs to no step, and its peak neither.
+            when = {name: draft[name] for name in ("step", "phase")}
+            self._append_peak(self.device, self.drafts[-1]["t_start"], **when)
         draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
@@ -145,17 +147,17 @@ class Log:
             known[device] = tally.peak
             # While memory only grows, the next event shows the same bytes.
             if tally.peak_total > tally.total and device in (self.device, HOST):
-                self._append_peak(device, tally.peak_time)
+                self._append_peak(device, tally.peak_time, step=self.step, phase=self.phase)
 
-    def _append_peak(self, device: str, time: int) -> None:
+    def _append_peak(self, device: str, time: int, *, step: int, phase: Phase) -> None:
         if self.current is None:
             return
         tally = self.ledger.tallies[device]
         op, text = "peak" if device == self.device else "host peak", f"in {tally.peak_operation}"
-        draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": self.step}
+        draft = {"kind": "memory", "op": op, "t_start": time, "t_end": time, "step": step, "phase": phase}
         # The same list that `assign` corrects, so that the event agrees with the step's figures.
         draft |= {"live": self.ledger.levels() | {device: tally.peak}, "text": text}
-        self._append(draft | {"phase": self.phase, "source": None})
+        self._append(draft | {"source": None})
 
     def _take_peaks_as_logged(self) -> None:
         self._logged_peaks = {device: tally.peak for device, tally in self.ledger.tallies.items()}
