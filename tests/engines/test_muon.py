@@ -4,20 +4,19 @@ from functools import cache
 
 import pytest
 import torch
+from on_cpus import CPU
 from torch import nn
 
-from zerolab import catalog, compare, models, simulate
+from zerolab import compare, models, simulate
 from zerolab.engines import ENGINES, placement
 from zerolab.engines.matrices import Together
 from zerolab.engines.partition import partition
 from zerolab.player.owners import held_by, owners
-from zerolab.simulation.costs import Hardware
 from zerolab.theory import muon
 
 STAGES = list(muon.PLACED)
 STEPS = 3
 TOKENS = torch.zeros(2, 5, dtype=torch.int64)
-CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)  # as real ranks are here
 MUON = {"lr": 0.02, "weight_decay": 0.1}
 ADAMW = {"lr": 0.01, "weight_decay": 0.1}
 # Newton-Schulz computes in bf16: where a sum in another order rounds to another bf16, an update moves by up to 1/256.

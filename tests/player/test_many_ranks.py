@@ -4,12 +4,12 @@ from dataclasses import replace
 from statistics import median_low
 
 import pytest
+from on_cpus import CPU
 from showing import changed, in_order, made_up, state, texts, until
 from test_page import overlaps
 
-from zerolab import catalog, simulate
+from zerolab import simulate
 from zerolab.player import page
-from zerolab.simulation.costs import Hardware
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -44,8 +44,7 @@ def sixteen():
 @pytest.fixture(scope="module")
 def simulated():
     # Over NCCL a shard has a multiple of 8 elements, and the last of so many ranks would have none of a small unit.
-    hardware = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
-    return simulate("zero2", world_size=1024, model="gpt-tiny", hardware=hardware).recordings["zero2"]
+    return simulate("zero2", world_size=1024, model="gpt-tiny", hardware=CPU).recordings["zero2"]
 
 
 def recorded_peaks(tab):

@@ -99,6 +99,16 @@ def test_a_model_that_does_not_run_reserves_nothing_known():
     assert {row["reserved"] for row in found.reserved} == {None}
 
 
+def test_what_a_rank_has_of_each_unit_adds_up_to_its_parameters_padding_included():
+    def odd():
+        return nn.Sequential(nn.Linear(9, 9), nn.Linear(9, 9), nn.Linear(9, 3))
+
+    found = fit(
+        odd, 8, inputs=torch.zeros(2, 9), units=["0", "1"], stages="zero3", precision="bf16", checkpointing="none"
+    )
+    assert sum(row["one rank's"] for row in found.units()) == found[0]["parameters"]
+
+
 @pytest.mark.slow
 def test_terms_add_up_and_a_row_that_lacks_memory_says_what_to_change():
     found = fit(tied_gpt, 4, inputs=TOKENS, memory=catalog.CONTEXT_BYTES + 0.6e6)

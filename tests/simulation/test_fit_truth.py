@@ -4,14 +4,13 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
+from on_cpus import CPU
 from own_models import MODELS, loss_of_model
 
-from zerolab import Cluster, Table, catalog, models
+from zerolab import Cluster, Table, models
 from zerolab.comparison import train
-from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fit import fit
 
-CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
 STAGES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 WITHOUT_FSDP2 = ("two dtypes",)  # it trains one dtype a unit
 LOSS_BYTES = 4  # the last step's loss, which the loop of the real ranks keeps

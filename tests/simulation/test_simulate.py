@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
+from on_cpus import CPU
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -15,7 +16,6 @@ from zerolab import catalog, compare, simulate, theory
 from zerolab.recording.recording import Recording
 from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
-from zerolab.simulation.costs import Hardware
 from zerolab.simulation.fake import world
 
 
@@ -96,8 +96,6 @@ def test_a_collective_that_is_asked_of_torch_itself_is_waited_for_too():
 
 TINY_LLAMA = catalog.Architecture("tiny", "llama", 32, 4, 2, 16, 64, "a test", hidden=48, kv_heads=2)
 TOKENS = torch.zeros(4, 16, dtype=torch.int64)
-# The real ranks' device: its norms are several operations, and Adam updates one tensor after the other.
-CPU = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
 
 
 @pytest.mark.parametrize("kind", ["gpt", "llama"])

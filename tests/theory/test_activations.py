@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import pytest
 import torch
+from on_cpus import CPU
 
 from zerolab import catalog, simulate
 from zerolab.simulation import architectures
-from zerolab.simulation.costs import Hardware
 from zerolab.theory.activations import ATTENTION, CHECKPOINTING, NORMS, at_the_loss, kept_by_a_block
 
 LLAMA = catalog.Architecture("tiny", "llama", 64, 4, 3, 128, 100, "a test", hidden=96, kv_heads=2)
@@ -61,8 +61,7 @@ def test_with_them_a_published_block_keeps_a_fifth_more(name):
 
 @pytest.mark.parametrize(("precision", "more"), [("bf16", 6), ("fp32", 4)])
 def test_torchs_own_norms_on_the_cpu_keep_their_result_in_fp32(precision, more):
-    cpu = Hardware(catalog.gpu("h100"), catalog.link("infiniband-ndr"), on_gpu=False)
-    difference = seen(LLAMA, 2, 100, precision, hardware=cpu) - seen(LLAMA, 2, 100, precision)
+    difference = seen(LLAMA, 2, 100, precision, hardware=CPU) - seen(LLAMA, 2, 100, precision)
     assert difference == 2 * more * LLAMA.width * 200
 
 

@@ -177,7 +177,7 @@ def _equal_sizes(numel: int, ranks: int) -> list[int]:
 def has_streams(device: torch.device) -> bool:
     """Whether collectives of what lies on a device run on a stream, as NCCL's do, and `wait()` has another stream wait.
 
-    Over gloo this process waits. A simulated rank sends nothing, and the name of its group says as which it acts.
+    Over gloo this process waits. A simulated rank sends nothing, and acts as the name of its group says.
     """
     return _backend(None, device) not in ("gloo", "fake")
 

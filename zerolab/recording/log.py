@@ -132,8 +132,7 @@ class Log:
         tally, shown = self.ledger.tallies[self.device], draft["live"].get(self.device, ())
         if draft is self._at_peak and tally.total < tally.peak_total == sum(shown):
             # The event no longer shows it. A check's belongs to no step, and its peak neither.
-            when = {name: draft[name] for name in ("step", "phase")}
-            self._append_peak(self.device, self.drafts[-1]["t_start"], **when)
+            self._append_peak(self.device, self.drafts[-1]["t_start"], step=draft["step"], phase=draft["phase"])
         draft["live"] = self.ledger.levels()
 
     def log_peak(self) -> None:
