@@ -191,6 +191,26 @@ def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(clusters, stage, 
         assert rank.state == {category: shown[category] for category in rank.state}
 
 
+@pytest.mark.parametrize("stage", [*STAGES, "zero1", "zero3"])
+def test_what_is_held_of_a_flat_is_told_without_the_others(clusters, stage):
+    for parts, everything in clusters(sizes(stage)).run(look_by_flat, stage):
+        assert len(parts) > 2
+        assert {part for told in parts.values() for part in told} == set(everything)
+        assert all({name for _, name, *_ in told} == {flat} for flat, told in parts.items())
+        assert sum(map(len, parts.values())) == len(everything)
+
+
+def look_by_flat(stage):
+    """What each flat's holdings are after a backward and a step, and those of all; a tensor by its storage."""
+
+    def held(flats=None):
+        return [(h.category, h.unit, h.span, h.tensor.untyped_storage()._cdata) for h in engine.holdings(flats)]
+
+    engine = build(stage, torch.optim.AdamW, lr=1e-3)
+    engine.training_step(*my_rows(0), loss_fn)
+    return {flat.layout.name: held({flat.layout.name}) for flat in engine.flats}, held()
+
+
 def train_and_look(stage, options=None):
     """Three steps of AdamW; what the engine showed of its state at the last update."""
     from zerolab.theory.systems import shown_at_updates

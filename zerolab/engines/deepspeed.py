@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial, wraps
 from importlib import import_module
@@ -151,16 +151,19 @@ class DeepSpeed1(DeepSpeed0):
             for name, place, start, numel in pieces:
                 master[place : place + numel] = state[name].flatten()[start : start + numel]
 
-    def holdings(self) -> Iterator[Holding]:
-        """Parameters as the stage keeps them; this rank's partition of gradients, fp32 parameters and their state."""
-        yield from self._held_parameters()
+    def holdings(self, flats: Collection[str] | None = None) -> Iterator[Holding]:
+        """Parameters as the stage keeps them; this rank's partition of gradients, fp32 parameters and their state.
+
+        All of them whatever is asked for: partitions have pieces of many flats.
+        """
+        yield from self._held_parameters(self._slots)
         for master, gradient, pieces in self._flats():
             yield from self._held("optimizer_state", master, pieces)
             yield from self._held("gradients", master.grad, pieces)
             begins = accumulate((part.numel() for part in gradient), initial=0)
             for part, begin in zip(gradient, begins, strict=False):
                 yield from self._held("gradients", part, pieces, begin)
-        yield from self._held_state()
+        yield from self._held_state(self._slots)
         yield from self._buckets()  # last: a gradient in a bucket counts as communication
 
     def _buckets(self) -> Iterator[Holding]:
@@ -202,7 +205,7 @@ class DeepSpeed3(DeepSpeed1):
         finally:
             functional.linear = of_torch
 
-    def _held_parameters(self) -> Iterator[Holding]:
+    def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         parameter: Any  # to which DeepSpeed has added what it calls ds_
         for parameter in self.module.parameters():
             name = self._names[id(parameter)]

@@ -1,7 +1,7 @@
 """torch's FSDP1 (`FullyShardedDataParallel`) behind the same step: a unit is one flat parameter, as in our engines."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ClassVar
 
@@ -160,9 +160,11 @@ class FSDP1(Native):
         for prefix, handle in flat_params(self.model):
             yield from (owned for owned in owned_of(prefix, handle) if owned.key.requires_grad)
 
-    def _held_parameters(self) -> Iterator[Holding]:
+    def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         """This rank's shard of each flat parameter and its gradient, and what is whole at the moment."""
         for prefix, handle in flat_params(self.model):
+            if prefix + handle.flat_param._fqns[0] not in names:
+                continue
             flat, shard, mine = handle.flat_param, _shard(handle), _own_pieces(prefix, handle)
             everything = pieces_within(_laid_out(prefix, flat), 0, sum(flat._numels_with_padding))
             yield from self._held("parameters", shard, mine)

@@ -4,7 +4,7 @@ FSDP2 shards each parameter along its first dimension: a rank has some rows of e
 unit. What a rank owns can therefore differ between ranks; `holdings` gives the rows that are really there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
@@ -117,9 +117,11 @@ class FSDP2(Native):
             if param.sharded_param.requires_grad:
                 yield Owned(param.sharded_param, [Piece(name, 0, *_rows(param))])
 
-    def _held_parameters(self) -> Iterator[Holding]:
+    def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         """This rank's rows of parameters and gradients, and what is whole at the moment."""
         for name, param in self._fsdp_params.items():
+            if name not in names:
+                continue
             numel = self._slots[name][1].shape.numel()
             rows, everything = [Piece(name, 0, *_rows(param))], [Piece(name, 0, 0, numel)]
             yield from self._held("parameters", param._sharded_param_data, rows)

@@ -1,6 +1,6 @@
 """What a training loop may ask of an engine beside the step: to accumulate, see, clip and drop gradients."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum, auto
 from functools import reduce
@@ -195,10 +195,11 @@ class Loop(ShardedCheckpoints):
     def release(self, flat: Flat) -> None:
         """Gives the flat's memory back, in a stage that gathers."""
 
-    def holdings(self) -> Iterator[Holding]:
-        """What this rank holds of the model's state right now; several holdings may lie in one storage."""
+    def holdings(self, flats: Collection[str] | None = None) -> Iterator[Holding]:
+        """What this rank holds right now of the model's state, or of these flats; several may lie in one storage."""
         for flat in self.flats:
-            yield from held_in(flat, self.optimizer.state)
+            if flats is None or flat.layout.name in flats:
+                yield from held_in(flat, self.optimizer.state)
 
 
 def _rows(inputs: tuple[Any, ...], keywords: dict[str, Any]) -> int:

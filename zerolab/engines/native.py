@@ -5,7 +5,7 @@ and only says where the model's state lies in it: `holdings`, and `_owned` for c
 further options have the names that it gives them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
@@ -144,14 +144,17 @@ class Native(Explained, Checkpoints):
         """Hands the module to the system; returns what is to be called instead. It may have a scaler of its own."""
         raise NotImplementedError
 
-    def holdings(self) -> Iterator[Holding]:
-        """What this rank holds of the model's state right now, read from the system's own tensors."""
-        yield from self._held_parameters()
-        yield from self._held_state()
+    def holdings(self, flats: Collection[str] | None = None) -> Iterator[Holding]:
+        """What this rank holds right now of the model or of these flats, read from the system's own tensors."""
+        names = {name for name, (flat, _) in self._slots.items() if flats is None or flat in flats}
+        yield from self._held_parameters(names)
+        yield from self._held_state(names)
 
-    def _held_parameters(self) -> Iterator[Holding]:
-        """Parameters and gradients; by default whole."""
+    def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
+        """Parameters of these names and their gradients; by default whole."""
         for name, parameter in self.module.named_parameters():
+            if name not in names:
+                continue
             whole_of_it = [Piece(name, 0, 0, parameter.numel())]
             yield from self._held("parameters", parameter, whole_of_it)
             yield from self._held("gradients", parameter.grad, whole_of_it)
@@ -284,9 +287,11 @@ class Native(Explained, Checkpoints):
                 offset = slot.start + start - place
                 yield Holding(category, flat, (offset + first, offset + last), tensor)
 
-    def _held_state(self) -> Iterator[Holding]:
-        """The optimizer's entries for what this rank updates; a step counter covers no elements."""
+    def _held_state(self, names: Collection[str]) -> Iterator[Holding]:
+        """The optimizer's entries for what this rank updates of them; a step counter covers no elements."""
         for updated, pieces, _ in self._owned():
+            if not any(piece.name in names for piece in pieces):
+                continue
             for value in map(local, self._state().get(updated, {}).values()):
                 if isinstance(value, torch.Tensor):
                     covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]

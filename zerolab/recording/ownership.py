@@ -11,7 +11,6 @@ from torch import nn
 
 from zerolab.engines.declared import has_two_moments, moments_of, name_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.holdings import held_in
 from zerolab.engines.native import Native
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, unit_of
@@ -265,20 +264,22 @@ class Ownership:
             return
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
-        stays = not (updates or self._engines)
+        updates = names is None and (updates or bool(self._engines))
         self._later.clear()
         self._emptied = False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
         now: dict[tuple[str, str], list[tuple[int, int]]] = {}
         dtypes: dict[tuple[str, str], str] = {}
-        for category, unit, spans, tensor in self._held(names, updates=not stays):
+        for category, unit, spans, tensor in self._held(names, updates=updates):
             assign(tensor, _INDEX[category], unit)
             if unit is not None and spans and spans[0][1] > spans[0][0]:
                 now.setdefault((category, unit), []).extend(spans)
                 dtypes[category, unit] = str(tensor.dtype).removeprefix("torch.")
         # What no longer appears has been let go, and that is an event as well.
         for key in self._seen:
-            if key not in now and (names is None or key[1] in names) and not (stays and key[0] == "optimizer_state"):
+            if key in now or not (names is None or key[1] in names):
+                continue
+            if updates or key[0] != "optimizer_state" or key[1] in self._engines_flats():
                 now[key] = []
         for key, found in now.items():
             if self._seen.get(key, []) != found:
@@ -296,17 +297,12 @@ class Ownership:
     def _living(self) -> list[Holder]:
         return [engine for known in self._engines if (engine := known()) is not None]
 
+    def _engines_flats(self) -> set[str]:
+        return {flat.layout.name for engine in self._living() for flat in engine.flats}
+
     def _held(self, names: set[str] | None, *, updates: bool) -> list[Held]:
-        """What is held in some flats or in all; in all, too, if an engine cannot say it by flat."""
-        living = self._living()
-        flats = [(engine, flat) for engine in living for flat in engine.flats if names and flat.layout.name in names]
-        # Other systems keep one buffer for many flats: there is no cheap look at a single one.
-        if names is None or not all(isinstance(flat, Flat) for _, flat in flats):
-            names = None
-            holdings = (holding for engine in living for holding in engine.holdings())
-        else:
-            updates = False
-            holdings = (holding for engine, flat in flats for holding in held_in(flat, engine.optimizer.state))
+        """What is held in some flats or in all; in all of an engine, too, that cannot say it by flat."""
+        holdings = (holding for engine in self._living() for holding in engine.holdings(names))
         of_engines = ((category, name, (span,), tensor) for category, name, span, tensor in holdings)
         return [*of_engines, *self._held_by_models(names, updates=updates)]
 

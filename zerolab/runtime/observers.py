@@ -6,7 +6,7 @@ collective within another one is not reported. Without observers, all of this co
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import wraps
@@ -50,8 +50,8 @@ class Holder(Protocol):
     def optimizer(self) -> Any:
         """What updates the parameters; None before there is one."""
 
-    def holdings(self) -> "Iterator[Holding]":
-        """Everything that this rank holds right now."""
+    def holdings(self, flats: "Collection[str] | None" = None) -> "Iterator[Holding]":
+        """Everything that this rank holds right now; with names of flats, at least what it holds of those."""
 
 
 class Observer:

@@ -5,7 +5,7 @@ What the test bed notes, it notes outside of torch (as numpy arrays), so that it
 
 import random
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -172,7 +172,7 @@ class TestBed:
         living = self._living()
         return living[-1] if living else None
 
-    def holdings(self) -> Iterator[Holding]:
+    def holdings(self, flats: Collection[str] | None = None) -> Iterator[Holding]:
         """What this rank holds of the model's state, as an engine would say it; seen from outside of the answer."""
         for flat in self.flats:
             yield from flat.held()
