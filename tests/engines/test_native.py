@@ -200,13 +200,21 @@ def test_what_is_held_of_a_flat_is_told_without_the_others(clusters, stage):
         assert sum(map(len, parts.values())) == len(everything)
 
 
-def look_by_flat(stage):
+@pytest.mark.filterwarnings("ignore:.*requires_grad")
+@pytest.mark.parametrize("stage", ["fsdp1", "fsdp2", "torch-ddp"])
+def test_a_flat_is_told_of_though_frozen_parameters_come_first_in_its_unit(clusters, stage):
+    for parts, everything in clusters(2).run(look_by_flat, stage, frozen=("blocks.0.0", "blocks.1.0")):
+        for flat, told in parts.items():
+            assert set(told) >= {part for part in everything if part[1] == flat}
+
+
+def look_by_flat(stage, frozen=()):
     """What each flat's holdings are after a backward and a step, and those of all; a tensor by its storage."""
 
     def held(flats=None):
         return [(h.category, h.unit, h.span, h.tensor.untyped_storage()._cdata) for h in engine.holdings(flats)]
 
-    engine = build(stage, torch.optim.AdamW, lr=1e-3)
+    engine = ENGINES[stage](make(frozen), torch.optim.AdamW, lr=1e-3, **OPTIONS.get(stage, {}))
     engine.training_step(*my_rows(0), loss_fn)
     return {flat.layout.name: held({flat.layout.name}) for flat in engine.flats}, held()
 

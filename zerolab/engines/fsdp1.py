@@ -163,7 +163,7 @@ class FSDP1(Native):
     def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         """This rank's shard of each flat parameter and its gradient, and what is whole at the moment."""
         for prefix, handle in flat_params(self.model):
-            if prefix + handle.flat_param._fqns[0] not in names:
+            if not any(prefix + fqn in names for fqn in handle.flat_param._fqns):  # frozen ones are a flat of their own
                 continue
             flat, shard, mine = handle.flat_param, _shard(handle), _own_pieces(prefix, handle)
             everything = pieces_within(_laid_out(prefix, flat), 0, sum(flat._numels_with_padding))

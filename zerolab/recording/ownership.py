@@ -258,7 +258,8 @@ class Ownership:
     def sync(self, flat: str | None = None, *, updates: bool = False) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap for a single flat.
 
-        State of optimizers outside engines changes only with updates: without an engine it is looked at if `updates`.
+        State of optimizers outside engines changes only with updates: it is looked at with all flats, never with single
+        ones, and where there is no engine only if `updates`.
         """
         if self._log.times_only:
             return
