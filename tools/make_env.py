@@ -29,6 +29,11 @@ DRIVER_OF_CUDA13, DRIVER_OF_CUDA12 = 580, 525
 OLDEST_OF_CUDA13 = (7, 5)  # compute capability; CUDA 13 has left Volta and what was before it
 OLDEST, NEWEST = (3, 11), (3, 13)
 OLDEST_TORCH = (2, 11)
+TORCH_THERE = """
+import importlib.metadata, json
+found = importlib.metadata.distribution("torch")
+print(json.dumps({"version": found.version, "needs": found.requires or []}))
+"""
 SIZES = {
     "cpu": "the CPU build from its own index: about 0.2 GB to download, 0.8 GB on disk",
     "cuda": "the CUDA build: about 3 GB to download, 7 GB on disk",
@@ -159,6 +164,12 @@ def pinned(name: str) -> str:
     return found.group() if found else name
 
 
+def name_of(requirement: str) -> str:
+    """The package that a requirement or a pin names, as pip compares names; empty for a comment."""
+    found = re.match(r"[\w.-]+", requirement)
+    return re.sub(r"[_.-]+", "-", found.group()).lower() if found else ""
+
+
 def well(pip: subprocess.Popen[str], what: str) -> bool:
     """Waits for a pip and says every few seconds where it is; if it fails, everything that it said is shown."""
     said: list[str] = []
@@ -201,7 +212,8 @@ class Environment:
     def pip(self, *arguments: str, **variables: str) -> None:
         """One pip install inside the environment, held to the constraints."""
         command = [str(self.python), "-m", "pip", "install", "-c", str(self.constraints), *arguments]
-        everything = {**os.environ, **variables}
+        # Pins of the box's own packages, which NVIDIA's containers bring, would contradict ours.
+        everything = {name: value for name, value in os.environ.items() if name != "PIP_CONSTRAINT"} | variables
         pipe, merged = subprocess.PIPE, subprocess.STDOUT
         pip = subprocess.Popen(command, env=everything, cwd=ROOT, text=True, stdout=pipe, stderr=merged)
         if not well(pip, arguments[-1]):
@@ -223,15 +235,19 @@ class Environment:
             wanted = pinned("torch") + CUDA12 if torch == "cuda12" else "torch"
             self.pip(*index.get(torch, []), pinned("setuptools"), wanted)
             return
-        ask = "import importlib.metadata as m; print(m.version('torch'))"
-        found = (answer(str(self.python), "-c", ask, seconds=60) or "none").strip()
-        if tuple(int(part) for part in re.findall(r"\d+", found)[:2]) < OLDEST_TORCH:
+        asked = answer(str(self.python), "-c", TORCH_THERE, seconds=60)
+        there = json.loads(asked or '{"version": "none", "needs": []}')
+        version = there["version"]
+        if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) < OLDEST_TORCH:
             shutil.rmtree(self.folder)
-            fail(f"TORCH=system needs torch 2.11 or newer, and {sys.executable} has {found}; leave TORCH= out")
-        lines = (ROOT / "constraints.txt").read_text().splitlines(keepends=True)
+            fail(f"TORCH=system needs torch 2.11 or newer, and {sys.executable} has {version}; leave TORCH= out")
+        # What this torch needs is not pinned: where a pin is not what it needs, pip would replace it by another torch.
+        own = {name_of(need) for need in there["needs"] if "extra ==" not in need}
+        lines = (ROOT / "constraints.txt").read_text().splitlines()
+        kept = [line for line in lines if name_of(line) not in {"torch", *own}]
         self.constraints = self.folder / "constraints.txt"
-        self.constraints.write_text("".join(line for line in lines if not line.startswith("torch==")))
-        self.pip(pinned("setuptools"))
+        self.constraints.write_text("\n".join([*kept, f"torch=={version}", ""]))
+        self.pip("setuptools")
 
     def add_project(self, extras: set[str]) -> None:
         """Installs zerolab from this checkout with its extras."""

@@ -2,6 +2,7 @@
 
 import argparse
 import http.server
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -153,19 +154,42 @@ def test_another_torch_or_another_python_makes_it_anew():
     assert plan(note(python="3.10")) is None, "unless a Python was chosen, the one that is there will do"
 
 
-def test_the_boxs_own_torch_is_kept_and_the_pins_lose_their_torch_line(tmp_path):
+TORCH_OF_THE_BOX = """Metadata-Version: 2.1
+Name: torch
+Version: 2.12.0
+Requires-Dist: setuptools<82
+Requires-Dist: typing_extensions>=4.10.0
+Requires-Dist: pyyaml; extra == "pyyaml"
+"""
+
+
+def test_the_boxs_own_torch_is_kept_and_so_is_what_it_needs(tmp_path):
     environment = make_env.Environment(tmp_path / "env")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
     asked = []
     environment.pip = lambda *arguments: asked.append(arguments)
-    # A torch of this name and version stands for the box's; only its version is looked at.
+    # A torch of this name and version stands for the box's; only what it says of itself is looked at.
     site = next((tmp_path / "env").glob("lib/python*/site-packages"))
     (site / "torch-2.12.0.dist-info").mkdir()
-    (site / "torch-2.12.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 2.12.0\n")
+    (site / "torch-2.12.0.dist-info" / "METADATA").write_text(TORCH_OF_THE_BOX)
     environment.add_torch("system")
-    assert asked == [(make_env.pinned("setuptools"),)]
-    assert "torch==" not in environment.constraints.read_text()
-    assert "numpy==" in environment.constraints.read_text()
+    assert asked == [("setuptools",)]
+    everywhere, here = (
+        {line for line in file.read_text().splitlines() if line and not line.startswith("#")}
+        for file in (ROOT / "constraints.txt", environment.constraints)
+    )
+    # Under the pin of setuptools, which is above 82, pip would take the newest torch in place of the box's.
+    lost = {make_env.pinned(name) for name in ("torch", "setuptools", "typing-extensions")}
+    assert (everywhere - here, here - everywhere) == (lost, {"torch==2.12.0"})
+
+
+def test_what_a_container_pins_for_itself_does_not_contradict_the_pins_of_the_environment(tmp_path, monkeypatch):
+    environment = make_env.Environment(Path(sys.prefix))
+    environment.constraints = tmp_path / "constraints.txt"
+    environment.constraints.write_text(f"pip=={importlib.metadata.version('pip')}\n")  # so there is nothing to do
+    (tmp_path / "containers.txt").write_text("pip==1.0\n")
+    monkeypatch.setenv("PIP_CONSTRAINT", str(tmp_path / "containers.txt"))
+    environment.pip("pip")
 
 
 def test_a_box_whose_torch_is_too_old_gets_a_sentence_and_no_half_made_environment(tmp_path):
