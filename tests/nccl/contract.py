@@ -467,7 +467,7 @@ def install():
         name = requests.NATIVE_OPERATIONS.get(operation)
         if name is not None and requests._libraries:
             kernel = requests._told(SimpleNamespace(redispatch=kernel), name, counter._counter.start_native)
-        device.library.impl(operation, kernel, "BackendSelect", with_keyset=True)
+        device.library.impl(operation, kernel, "BackendSelect", with_keyset=True, allow_override=True)
     dist.Work.is_completed = _patched(dist.Work.is_completed, device.is_completed)
     # The counter hears of each wait, as it does on a GPU.
     dist.Work.wait = _patched(inspect.unwrap(dist.Work.wait), device.wait)
