@@ -4,6 +4,7 @@ import copy
 import inspect
 import random
 
+import numpy as np
 import pytest
 import torch
 from answered import answers_to, exercises_with_answers, said_on_ranks
@@ -196,6 +197,16 @@ def test_the_very_last_save_is_nobodys():
     """Who takes the place of a maximum among nothing but zeros is else told to take the last save of any rank."""
     draws = [exercises.load("last-whole").targets.draw(random.Random(seed), 3) for seed in SEEDS]
     assert not any(written[-1] for arguments in draws for (written,) in arguments)
+
+
+def test_some_rank_lacks_a_save_from_before_the_last_whole_one():
+    """Who counts the saves that all have is else told the right number."""
+    draws = [
+        exercises.load("last-whole").targets.draw(random.Random(seed), size) for seed in SEEDS for size in (1, 2, 4)
+    ]
+    for arguments in draws:
+        everywhere = np.min([written for (written,) in arguments], axis=0)
+        assert not everywhere[: everywhere.nonzero()[0][-1]].all()
 
 
 def test_on_two_ranks_the_first_gradient_of_ward_drifts_is_not_to_be_clipped_whatever_is_drawn():

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 
-from zerolab import check
+from zerolab import check, theory
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 from zerolab.engines.engine import Engine
 from zerolab.exercises import FunctionTargets, RankTargets, TrainingTargets, hole
@@ -288,13 +289,25 @@ def test_a_borrowed_method_is_refused():
 
 
 def test_a_function_that_asks_for_the_answer_is_refused(monkeypatch):
-    from zerolab import theory
-
     forbids = ("zerolab.theory:state_bytes",)
     asks = FunctionTargets(draw=lambda dice: {"number": dice.randrange(9)}, edges=(), forbids=forbids)
     monkeypatch.setitem(KINDS, "function", (double, "double it", asks))
     said = refused("function", lambda number: theory.state_bytes("ddp", number, 1))
     assert said.startswith("state_bytes is a finished answer: write the function yourself\nfunction: not yet")
+
+
+def test_the_word_that_all_wrong_inputs_share_is_told_and_how_all_numbers_are_wrong(monkeypatch):
+    def bytes_of(precision, number):
+        return number * (4 if precision == "fp32" else 2)
+
+    targets = FunctionTargets(
+        draw=lambda dice: {"precision": dice.choice(["fp32", "bf16"]), "number": dice.randrange(1, 99)}, edges=()
+    )
+    monkeypatch.setitem(KINDS, "function", (bytes_of, "count bytes", targets))
+    said = refused("function", lambda precision, number: 4 * number)  # noqa: ARG005
+    assert " went wrong: each with precision='bf16'.\n" in said
+    said = refused("function", lambda precision, number: 8 * bytes_of(precision, number))
+    assert " Of 12 inputs 12 went wrong. Each number is 8 times the right one.\n" in said
 
 
 def test_a_unit_that_is_used_after_release_is_named():
@@ -312,6 +325,25 @@ def test_a_forgotten_wait_does_not_pass_by_luck():
         return total / dist.get_world_size()
 
     assert "never waited for its all_reduce" in refused("ranks", lucky)
+
+
+def test_what_is_right_is_computed_on_one_thread(monkeypatch):
+    solution, what, targets = KINDS["ranks"]
+    threads = []
+
+    def wanted(arguments, rank):
+        threads.append(torch.get_num_threads())
+        return targets.wanted(arguments, rank)
+
+    monkeypatch.setitem(KINDS, "ranks", (solution, what, replace(targets, wanted=wanted)))
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert check("ranks", solution, seed=1).passed
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert set(threads) == {1}
 
 
 def test_scratch_beside_the_arguments_is_counted():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab.exercises.harness.plain import describe, first_difference, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, likeness, plain, same
 
 
 @pytest.mark.parametrize("value", [torch.tensor([24.0]), torch.tensor(24.0), np.array([[24]]), 24])
@@ -61,6 +61,9 @@ def test_tensors_of_one_element_still_differ_in_shape():
         ([[torch.zeros(9)]], [[torch.zeros(3, 3)]], "at place 0, at place 0, its shape is [9] where [3, 3] belongs"),
         (torch.zeros(2), torch.ones(2), ""),  # `describe` shows both
         (3, 4, ""),
+        (1.5, 4, "it is a fraction where a whole number belongs"),
+        (float("inf"), 4, ""),
+        (1.5, 4.0, ""),
         (torch.tensor(0.1), 0.1, "it is 0.10000000149011612, not 0.1"),
         (None, 4, ""),
         (nn.Linear(2, 2), 4, ""),
@@ -68,6 +71,32 @@ def test_tensors_of_one_element_still_differ_in_shape():
 )
 def test_what_two_values_differ_in_is_told(given, right, said):
     assert first_difference(plain(given), plain(right), 1e-9) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "said"),
+    [
+        ([8 * number for number in range(9)], list(range(9)), "Each number is 8 times the right one."),
+        ([number / 1e9 for number in range(9)], list(range(9)), "Each number is 1e-09 times the right one."),
+        (
+            [number // 4 for number in range(4000, 4009)],
+            list(range(4000, 4009)),
+            "Each number is 0.25 times the right one.",
+        ),
+        (torch.arange(9.0).view(3, 3) * -2, torch.arange(9.0).view(3, 3), "Each number is -2 times the right one."),
+        (torch.arange(9.0).flip(0), torch.arange(9.0), "These are the right numbers, in another order."),
+        (torch.arange(9.0) + 1, torch.arange(9.0), ""),
+        (torch.arange(9.0) * 1.0001, torch.arange(9.0), ""),  # a rounding, and no factor
+        (torch.zeros(9), torch.arange(9.0), ""),
+        (torch.full((9,), torch.nan), torch.arange(9.0), ""),
+        ([2, 4], [1, 2], ""),  # of two numbers, any are a multiple
+        (["zero1"] * 9, ["ddp"] * 9, ""),
+        ([2] * 8, [1] * 9, ""),
+        (None, list(range(9)), ""),
+    ],
+)
+def test_what_relates_wrong_numbers_to_the_right_ones_is_told(given, right, said):
+    assert likeness(plain(given), plain(right), 1e-9) == said
 
 
 def test_text_is_quoted_and_an_array_is_never_printed_raw():

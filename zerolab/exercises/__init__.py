@@ -17,7 +17,7 @@ An exercise `zero1-average` is the file `zero1_average.py`, and nothing of it ex
     look_for        a sentence on what to see in the picture
     hints           three
     targets         what a right answer must reach; its class is the kind of the exercise
-    begins_broken   True where the cell holds a broken answer, the first of `wrong`, to be fixed
+    begins_broken   True where the cell holds a broken answer, the first of `wrong`, to be fixed; then without `hole`
     suspects        only in the clinic, which begins so too: what may be the matter, and what the picture says to each;
                     `telling(event)` says where that picture is opened
     wrong           five or more `Wrong`: edits of the solution as learners err, and what the check must say of each
@@ -28,7 +28,8 @@ Kinds of targets, each judged by value on drawn inputs and from the recording (t
                      every check has inputs for. `Wrong.says` completes the sentence "Your function ..." for whoever
                      gives the values of that wrong answer
     RankTargets      a function on ranks: `draw` gives each rank's arguments (numpy arrays become tensors), `wanted`
-                     the right value; beside it collectives, elements sent and scratch. `Wrong.gives` is a wrong value
+                     the right value; beside it collectives, elements sent and scratch. `Wrong.gives` is a wrong value,
+                     `Wrong.sends` a wrong number of elements
     TrainingTargets  a loop or an engine, beside DDP: gradients, weights, state, peak, collectives. `shape` says which:
                      "flat"      f(parameters, gradients, optimizer_cls, rank, world_size): one flat; DDP, ZeRO-1
                      "rows"      the same, but each gradient comes with the rows of every rank's batch

@@ -75,11 +75,7 @@ wrong = (
         replace='gathered = 0 if stage == "ddp" else 1',
         by='gathered = 0 if stage == "ddp" else micro_batches if stage == "zero2" else 1',
     ),
-    Wrong(
-        says="counts an all-reduce as one pass",
-        replace='2 if stage == "ddp" else 1',
-        by="1",
-    ),
+    Wrong(says="counts an all-reduce as one pass", replace='2 if stage == "ddp" else 1', by="1"),
     Wrong(
         says="counts what a rank would send to itself",
         replace="num_params // world_size * (world_size - 1)",

@@ -123,11 +123,7 @@ def my_all_reduce(flat):
 """,
         gives=lambda arguments, rank: torch.from_numpy(arguments[rank][0]),
     ),
-    Wrong(
-        says="never waited for its reduce_scatter",
-        replace="reduce_scatter(flat).wait()",
-        by="reduce_scatter(flat)",
-    ),
+    Wrong(says="never waited for its reduce_scatter", replace="reduce_scatter(flat).wait()", by="reduce_scatter(flat)"),
     Wrong(
         says="gives the mean; the sum was asked for",
         replace="    all_gather(flat).wait()\n",

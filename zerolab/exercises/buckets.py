@@ -71,11 +71,7 @@ wrong = (
         replace="return [*full, current]",
         by="return full",
     ),
-    Wrong(
-        says="closes a bucket that is not full: exactly the limit still fits",
-        replace="> limit",
-        by=">= limit",
-    ),
+    Wrong(says="closes a bucket that is not full: exactly the limit still fits", replace="> limit", by=">= limit"),
     Wrong(
         says="closes a bucket only when it is above the limit already",
         replace="sum(sizes[i] for i in current) + sizes[index] > limit",

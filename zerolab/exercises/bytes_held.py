@@ -139,9 +139,5 @@ def bytes_held(model, rows, wanted):
         by="    optimizer.step()\n    optimizer.zero_grad()\n",
         gives=lambda arguments, _rank: (held(arguments)[0], 0, held(arguments)[2]),
     ),
-    Wrong(
-        says="`bytes_held` failed",
-        replace=" if parameter.grad is not None",
-        by="",
-    ),
+    Wrong(says="`bytes_held` failed", replace=" if parameter.grad is not None", by=""),
 )

@@ -66,11 +66,7 @@ hints = (
     "The last segment may be short, so the highest moment can be in the one before it: take the largest.",
 )
 wrong = (
-    Wrong(
-        says="takes the last segment for a whole one",
-        replace="min(segment, blocks - first)",
-        by="segment",
-    ),
+    Wrong(says="takes the last segment for a whole one", replace="min(segment, blocks - first)", by="segment"),
     Wrong(
         says="forgets the inputs of the blocks inside a segment",
         replace="size * inside_bytes + (size - 1) * input_bytes",
@@ -81,11 +77,7 @@ wrong = (
         replace="kept * input_bytes + inside",
         by="blocks * input_bytes + size * inside_bytes",
     ),
-    Wrong(
-        says="counts only the kept inputs",
-        replace="kept * input_bytes + inside",
-        by="kept * input_bytes",
-    ),
+    Wrong(says="counts only the kept inputs", replace="kept * input_bytes + inside", by="kept * input_bytes"),
     Wrong(
         says="keeps everything, as if nothing were checkpointed",
         whole="""

@@ -19,7 +19,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Gradients, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Gradients, OptimizerClass, last_update
 
 
 def zero1(
@@ -37,7 +37,6 @@ def zero1(
 
 
 solution = zero1
-hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, look at the end of each step in the timeline: which bar comes last now?"

@@ -20,7 +20,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO2, Backwards, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO2, Backwards, OptimizerClass, last_update
 
 
 def zero2(
@@ -43,7 +43,6 @@ def zero2(
 
 
 solution = zero2
-hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, press **Memory**: the gradients rise and fall, and step 2 ends as high as step 1 did."

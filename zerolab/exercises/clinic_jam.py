@@ -20,7 +20,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO2, Backwards, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO2, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -47,7 +47,6 @@ def telling(event: Event) -> bool:
 
 
 solution = zero2
-hole = FIX
 given = COLLECTIVES
 look_for = "When it passes, read one moment of the timeline from top to bottom: all ranks exchange the same unit."
 targets = ZERO2

@@ -22,7 +22,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, GradientsWithRows, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, GradientsWithRows, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -47,7 +47,6 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = FIX
 given = COLLECTIVES
 look_for = "The picture is as before, byte for byte: this fault is one of numbers. The check compared them."
 targets = replace(ZERO1, shape="rows", batches="uneven")
@@ -91,11 +90,7 @@ wrong = (
         replace="mine.grad = gradient.chunk(world_size)[rank]",
         by="mine.grad = gradient.chunk(world_size)[rank].div_(world_size)",
     ),
-    Wrong(
-        says="the sum over all rows, not their mean",
-        replace="rows[rank] / sum(rows)",
-        by="rows[rank]",
-    ),
+    Wrong(says="the sum over all rows, not their mean", replace="rows[rank] / sum(rows)", by="rows[rank]"),
     Wrong(
         says="all weighed by this rank's rows: weigh each by those of its own rank",
         replace="""        gradient.mul_(rows[rank] / sum(rows))

@@ -23,7 +23,7 @@ import torch
 
 from zerolab.engines.collectives import reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import FIX, ZERO3, Batches, OptimizerClass
+from zerolab.exercises.harness.stages import ZERO3, Batches, OptimizerClass
 from zerolab.exercises.harness.unit import ShardedUnit
 from zerolab.recording.events import Event
 
@@ -57,7 +57,6 @@ def telling(event: Event) -> bool:
 
 
 solution = zero3
-hole = FIX
 given = "from zerolab.engines.collectives import all_reduce, reduce_scatter"
 look_for = (
     "When it passes, the parameters in the picture are a wave: one unit is whole, then the next one, there and back."

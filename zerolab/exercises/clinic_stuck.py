@@ -23,7 +23,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Backwards, OptimizerClass
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Backwards, OptimizerClass
 from zerolab.recording.events import Event
 
 
@@ -51,7 +51,6 @@ def telling(event: Event) -> bool:
 
 
 solution = zero1
-hole = FIX
 given = f"import torch\n\n{COLLECTIVES}"
 look_for = (
     "When it passes, all timelines show the same exchanges in step 2, although each rank left out a different unit."
@@ -123,8 +122,6 @@ wrong = (
         by="            if number in there:\n                mine[number].grad = ",
     ),
     Wrong(
-        says="all_reduce where a reduce_scatter is enough",
-        replace="reduce_scatter(gradient",
-        by="all_reduce(gradient",
+        says="all_reduce where a reduce_scatter is enough", replace="reduce_scatter(gradient", by="all_reduce(gradient"
     ),
 )

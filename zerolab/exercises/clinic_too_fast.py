@@ -22,7 +22,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Backwards, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Backwards, OptimizerClass, last_update
 
 
 def zero1(
@@ -45,7 +45,6 @@ def zero1(
 
 
 solution = zero1
-hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, look where the waits for reduce_scatter end in the timeline, and where the update begins."
@@ -113,9 +112,5 @@ wrong = (
         for number, gradient, _ in under_way:
 """,
     ),
-    Wrong(
-        says="the sum of all ranks' gradients, not their mean",
-        replace=".div_(world_size)",
-        by="",
-    ),
+    Wrong(says="the sum of all ranks' gradients, not their mean", replace=".div_(world_size)", by=""),
 )

@@ -22,7 +22,7 @@ import torch
 
 from zerolab.engines.collectives import all_gather, reduce_scatter
 from zerolab.exercises import Suspect, Wrong
-from zerolab.exercises.harness.stages import COLLECTIVES, FIX, ZERO1, Backwards, OptimizerClass, last_update
+from zerolab.exercises.harness.stages import COLLECTIVES, ZERO1, Backwards, OptimizerClass, last_update
 
 
 def zero1(
@@ -53,7 +53,6 @@ def zero1(
 
 
 solution = zero1
-hole = FIX
 given = COLLECTIVES
 telling = last_update
 look_for = "When it passes, the optimizer state of every unit has an owner on each rank: no bar is empty any more."
@@ -101,11 +100,7 @@ wrong = (
     reduce(bucket)
 """,
     ),
-    Wrong(
-        says="a gradient that was reduced twice",
-        replace="                bucket = []\n",
-        by="",
-    ),
+    Wrong(says="a gradient that was reduced twice", replace="                bucket = []\n", by=""),
     Wrong(
         says="this rank's own gradient divided by `world_size`",
         replace="        reduce(bucket)\n        optimizer.step()\n",

@@ -58,11 +58,7 @@ hints = (
     "Put the mean into `parameters.grad`, then call `optimizer.step()`.",
 )
 wrong = (
-    Wrong(
-        says="got the sum of all ranks' gradients, not their mean",
-        replace=".div_(world_size)",
-        by="",
-    ),
+    Wrong(says="got the sum of all ranks' gradients, not their mean", replace=".div_(world_size)", by=""),
     Wrong(
         says="got this rank's own gradient: nothing came from the others",
         whole="""
@@ -87,11 +83,7 @@ def my_ddp(parameters, gradients, optimizer_cls, rank, world_size):
     return optimizer
 """,
     ),
-    Wrong(
-        says="never waited for its all_reduce",
-        replace="all_reduce(gradient).wait()",
-        by="all_reduce(gradient)",
-    ),
+    Wrong(says="never waited for its all_reduce", replace="all_reduce(gradient).wait()", by="all_reduce(gradient)"),
     Wrong(
         says="the mean divided by `world_size` once too often",
         replace="gradient.div_(world_size)",
@@ -109,11 +101,7 @@ def my_ddp(parameters, gradients, optimizer_cls, rank, world_size):
     return optimizer
 """,
     ),
-    Wrong(
-        says="made no update",
-        replace="        optimizer.step()\n",
-        by="",
-    ),
+    Wrong(says="made no update", replace="        optimizer.step()\n", by=""),
     Wrong(
         says="updates a copy",
         replace="    optimizer = optimizer_cls([parameters])\n",

@@ -108,11 +108,7 @@ class MyDDP(Engine):
         replace="        flat.mean = gradient.div_(self.world_size)\n",
         by="        gradient.div_(self.world_size)\n",
     ),
-    Wrong(
-        says="second copy",
-        replace="gradient.div_(self.world_size)",
-        by="gradient / self.world_size",
-    ),
+    Wrong(says="second copy", replace="gradient.div_(self.world_size)", by="gradient / self.world_size"),
     Wrong(
         says="all_gather",
         replace='        """Equal updates of equal copies need no message."""\n',

@@ -121,7 +121,12 @@ hints = (
 )
 ON = "gradient = gradient @ torch.cat(parts) + back @ down"
 wrong = (
-    Wrong(says="bytes; the target is", replace="if layer > first:", by="if True:"),
+    Wrong(
+        says="gathers the weight of the lowest trained layer, below which nothing is trained",
+        sends=lambda arguments, world_size: sent(arguments, world_size) + (world_size - 1) * arguments[0][0].size,
+        replace="if layer > first:",
+        by="if True:",
+    ),
     Wrong(
         says="leaves out what goes through the frozen weights, as if what is frozen passed no gradient on",
         replace=ON,
@@ -154,7 +159,10 @@ wrong = (
     ),
     Wrong(says="right is", replace="adapters[first:]", by="adapters"),
     Wrong(
-        says="bytes; the target is",
+        says="reduces gradients of the weights, which are frozen",
+        sends=lambda arguments, world_size: (
+            sent(arguments, world_size) + 2 * (world_size - 1) * arguments[0][arguments[4] + 1 :].size
+        ),
         replace="            gradient = gradient @ torch",
         by="            of_weight = gradient.T @ x\n"
         "            dist.all_reduce(of_weight)\n"

@@ -68,11 +68,7 @@ wrong = (
         replace="min((rank + 1) * chunk, rows)",
         by="(rank + 1) * chunk",
     ),
-    Wrong(
-        says="lets ranks begin beyond the last row",
-        replace="min(rank * chunk, rows), ",
-        by="rank * chunk, ",
-    ),
+    Wrong(says="lets ranks begin beyond the last row", replace="min(rank * chunk, rows), ", by="rank * chunk, "),
     Wrong(
         says="spreads what is left over the first ranks, as `numpy.array_split` does",
         whole="""

@@ -132,11 +132,7 @@ wrong = (
         by="(gathered[0].unflatten(0, (-1, len(scales))) * scales)",
         gives=lambda arguments, rank: codes_times(arguments, scales_of(*arguments[rank])),
     ),
-    Wrong(
-        says="right is",
-        replace="blocks.abs().amax",
-        by="blocks.amax",
-    ),
+    Wrong(says="right is", replace="blocks.abs().amax", by="blocks.amax"),
     Wrong(
         says="returns the codes, and leaves out their scales",
         replace="gathered[0] * gathered[1]",
@@ -144,7 +140,8 @@ wrong = (
         gives=lambda arguments, _rank: codes_times(arguments, np.float32(1)),
     ),
     Wrong(
-        says="bytes; the target is",
+        says="sends the numbers in fp32, and rounds what has arrived",
+        sends=lambda arguments, world_size: (world_size - 1) * arguments[0].size,
         whole="""
 def gather_in_8_bits(mine, block):
     parts = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
@@ -155,7 +152,8 @@ def gather_in_8_bits(mine, block):
 """,
     ),
     Wrong(
-        says="bytes; the target is",
+        says="sends the codes as fp32 numbers, 4 bytes each",
+        sends=lambda arguments, world_size: (world_size - 1) * (arguments[0].size + arguments[0].size // arguments[1]),
         replace="for part in (codes, scales):",
         by="for part in (codes.float(), scales):",
     ),

@@ -97,21 +97,9 @@ wrong = (
         by="torch.stack(parts, dim=1).flatten(0, 1)",
         gives=lambda arguments, _rank: torch.from_numpy(dealt(arguments)),
     ),
-    Wrong(
-        says="must match the existing size",
-        replace="-(-rows // world_size)",
-        by="rows // world_size",
-    ),
-    Wrong(
-        says="`gather_rows` failed",
-        replace="dist.all_gather(parts, part)",
-        by="dist.all_gather(parts, mine)",
-    ),
-    Wrong(
-        says="returned nothing",
-        replace="    return torch.cat(parts)[:rows]\n",
-        by="    torch.cat(parts)[:rows]\n",
-    ),
+    Wrong(says="must match the existing size", replace="-(-rows // world_size)", by="rows // world_size"),
+    Wrong(says="`gather_rows` failed", replace="dist.all_gather(parts, part)", by="dist.all_gather(parts, mine)"),
+    Wrong(says="returned nothing", replace="    return torch.cat(parts)[:rows]\n", by="    torch.cat(parts)[:rows]\n"),
     Wrong(
         says="started all_reduce; the target is all_gather",
         whole="""
@@ -125,7 +113,8 @@ def gather_rows(mine, rows):
 """,
     ),
     Wrong(
-        says="bytes; the target is",
+        says="fills every part up to the rows of the whole weight",
+        sends=lambda arguments, world_size: (world_size - 1) * arguments[1] * arguments[0].shape[1],
         whole="""
 def gather_rows(mine, rows):
     most = -(-rows // dist.get_world_size())

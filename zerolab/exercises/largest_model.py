@@ -63,26 +63,10 @@ hints = (
     "`//` divides whole numbers and rounds down.",
 )
 wrong = (
-    Wrong(
-        says="takes a GB for a GiB",
-        replace="reserved_gb * 10**9",
-        by="reserved_gb * 2**30",
-    ),
-    Wrong(
-        says="takes a MiB for a million bytes",
-        replace="mebibytes * 2**20",
-        by="mebibytes * 10**6",
-    ),
-    Wrong(
-        says="uses what was reserved",
-        replace=" - reserved_gb * 10**9",
-        by="",
-    ),
-    Wrong(
-        says="finds a negative number of parameters where nothing is left",
-        replace="max(left, 0)",
-        by="left",
-    ),
+    Wrong(says="takes a GB for a GiB", replace="reserved_gb * 10**9", by="reserved_gb * 2**30"),
+    Wrong(says="takes a MiB for a million bytes", replace="mebibytes * 2**20", by="mebibytes * 10**6"),
+    Wrong(says="uses what was reserved", replace=" - reserved_gb * 10**9", by=""),
+    Wrong(says="finds a negative number of parameters where nothing is left", replace="max(left, 0)", by="left"),
     Wrong(
         says="rounds up: the last parameter does not fit",
         replace="max(left, 0) // bytes_a_parameter",
@@ -93,6 +77,29 @@ wrong = (
         replace="max(left, 0) // bytes_a_parameter",
         by="max(left, 0) / bytes_a_parameter",
     ),
+    Wrong(
+        says="rounds to the nearest whole number: the last parameter may not fit",
+        replace="max(left, 0) // bytes_a_parameter",
+        by="round(max(left, 0) / bytes_a_parameter)",
+    ),
+    Wrong(
+        says="rounds the two sizes down one by one, before it takes their difference",
+        replace="max(left, 0) // bytes_a_parameter",
+        by="max(mebibytes * 2**20 // bytes_a_parameter - reserved_gb * 10**9 // bytes_a_parameter, 0)",
+    ),
+    Wrong(says="takes a GiB for a GB", replace="mebibytes * 2**20", by="mebibytes * 10**9 // 1024"),
+    Wrong(says="subtracts GB from bytes", replace="reserved_gb * 10**9", by="reserved_gb"),
+    Wrong(
+        says="gives the bytes that are left, not the parameters that fit into them",
+        replace=" // bytes_a_parameter",
+        by="",
+    ),
+    Wrong(
+        says="gives the share of the memory that is left",
+        replace="max(left, 0) // bytes_a_parameter",
+        by="max(left, 0) / (mebibytes * 2**20)",
+    ),
+    Wrong(says="counts 16 bytes a parameter, whatever it is given", replace="// bytes_a_parameter", by="// 16"),
     Wrong(
         says="counts 4 bytes a parameter: it forgets gradients and optimizer state",
         replace="// bytes_a_parameter",

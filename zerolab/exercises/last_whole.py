@@ -35,13 +35,14 @@ def last_whole(written: torch.Tensor) -> int:
 def draw(dice: random.Random, world_size: int) -> Arguments:
     """After the last whole save every rank has later ones that another lacks, and the very last one is nobody's.
 
-    On 3 ranks there is no whole one.
+    Some rank lacks one from before it, too: else counting those that all have would do. On 3 ranks none is whole.
     """
-    answer = -1 if world_size == 3 else dice.randrange(1, 5)
+    answer = -1 if world_size == 3 else dice.randrange(3, 6)
     saves = answer + 2 + world_size + dice.randrange(3)
     written = np.array([[dice.random() < 0.7 for _ in range(saves)] for _ in range(world_size)], dtype=np.int64)
-    for save in range(saves):
-        written[:, save] = 1 if save in (answer, answer - 1) else written[:, save]
+    if answer > 0:
+        written[:, [0, answer - 1, answer]] = 1
+        written[dice.randrange(world_size), answer - 2] = 0
     for place, save in enumerate(range(answer + 1, saves - 1)):
         written[:, save] = 1
         written[place % world_size, save] = 0  # so each rank lacks one of them, and with others has some
@@ -104,6 +105,12 @@ def last_whole(written):
         gives=lambda arguments, _rank: _first(_of_all(arguments).min(axis=0)),
         replace="whole[-1]",
         by="whole[0]",
+    ),
+    Wrong(
+        says="counts the saves that all ranks have; one that some rank lacks has a number, too",
+        gives=lambda arguments, _rank: int(_of_all(arguments).min(axis=0).sum()) - 1,
+        replace=FOUND,
+        by="len(whole) - 1",
     ),
     Wrong(
         says="answers 0 where there is none, which is the number of the first save",

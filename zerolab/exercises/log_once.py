@@ -127,10 +127,7 @@ def log_step(losses, counts):
         by="    for each in sums:\n        dist.all_reduce(each)\n",
     ),
     Wrong(
-        says="tells each rank its own loss: nothing has brought the ranks together",
-        gives=own,
-        replace=REDUCED,
-        by="",
+        says="tells each rank its own loss: nothing has brought the ranks together", gives=own, replace=REDUCED, by=""
     ),
     Wrong(
         says="divides by N once more: sum and number are over all ranks already",
@@ -138,11 +135,7 @@ def log_step(losses, counts):
         replace=DIVIDED,
         by=f"{DIVIDED} / dist.get_world_size()",
     ),
-    Wrong(
-        says="`log_step` hangs",
-        replace=REDUCED,
-        by="    if counts.min() > 0:\n        dist.all_reduce(sums)\n",
-    ),
+    Wrong(says="`log_step` hangs", replace=REDUCED, by="    if counts.min() > 0:\n        dist.all_reduce(sums)\n"),
     Wrong(
         says="`log_step` returned nothing on rank 1",
         replace="    return mean",

@@ -89,11 +89,7 @@ wrong = (
         replace='{"ddp": 16, "zero1": 8, "zero2": 4, "zero3": 0}',
         by='{"zero3": 0}',
     ),
-    Wrong(
-        says="divides the gradients under `zero1`, too",
-        replace='"zero1": 8',
-        by='"zero1": 4',
-    ),
+    Wrong(says="divides the gradients under `zero1`, too", replace='"zero1": 8', by='"zero1": 4'),
     Wrong(says="refuses a GPU that is exactly full", replace="<= memory", by="< memory"),
     Wrong(
         says="divides everything under every stage above `ddp`",

@@ -177,11 +177,7 @@ wrong = (
         by="",
         gives=from_the_owners_own,
     ),
-    Wrong(
-        says="right is",
-        replace="        dist.broadcast(weight, src=owner)\n",
-        by="        pass\n",
-    ),
+    Wrong(says="right is", replace="        dist.broadcast(weight, src=owner)\n", by="        pass\n"),
     Wrong(
         says="started 7 all_reduce, 7 broadcast; the target is 7 reduce, 7 broadcast",
         replace="dist.reduce(gradient, dst=owner)",

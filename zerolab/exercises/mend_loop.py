@@ -34,7 +34,6 @@ from zerolab.exercises.harness.onranks import Arguments, RankTargets
 from zerolab.exercises.harness.plain import Words, listed, plain
 from zerolab.exercises.harness.recorded import FP32, outside_in_words, started
 from zerolab.exercises.harness.sharded import OUT, STACK_STEPS, WIDTH, Stack, whole
-from zerolab.exercises.harness.stages import FIX
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
@@ -221,7 +220,6 @@ def first_of_each(now: list[Flat], before: list[Flat]) -> Flat:
 
 
 solution = train
-hole = FIX
 begins_broken = True
 given = """import torch
 import torch.distributed as dist
@@ -236,6 +234,7 @@ targets = RankTargets(
     wanted=alone,
     reads=read,
     seen=seen,
+    looks_outside=True,
     tolerance=1e-5,
     world_sizes=(2, 3),
     allows=("torch.distributed.fsdp",),

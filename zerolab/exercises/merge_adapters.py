@@ -51,10 +51,10 @@ def draw(dice: random.Random, world_size: int) -> Arguments:
     ]
 
 
-def merged(arguments: Arguments, rank: int, times: Any = None) -> torch.Tensor:
-    """A rank's rows of the merged weight; `times` in place of the scale."""
+def merged(arguments: Arguments, rank: int, times: Any = None, order: int = 1) -> torch.Tensor:
+    """A rank's rows of the merged weight; `times` in place of the scale, with an `order` of -1 `down` from its end."""
     weight, _, up, scale = arguments[rank]
-    down = np.concatenate([each[1] for each in arguments])
+    down = np.concatenate([each[1] for each in arguments[::order]])
     return torch.from_numpy(weight + (scale if times is None else times(scale)) * (up @ down))
 
 
@@ -108,16 +108,35 @@ def merge_adapters(weight, down, up, scale):
 """,
         gives=of_own_rows,
     ),
-    Wrong(says="right is", replace="torch.cat(parts)", by="torch.cat(parts[::-1])"),
     Wrong(
-        says="bytes; the target is",
+        says="puts the parts of `down` end to end in another order than that of the ranks",
+        replace="torch.cat(parts)",
+        by="torch.cat(parts[::-1])",
+        gives=lambda arguments, rank: merged(arguments, rank, order=-1),
+    ),
+    Wrong(
+        says="adds the product twice",
+        replace="scale * up",
+        by="2 * scale * up",
+        gives=lambda arguments, rank: merged(arguments, rank, lambda scale: 2 * scale),
+    ),
+    Wrong(
+        says="divides by the scale",
+        replace="scale * up",
+        by="1 / scale * up",
+        gives=lambda arguments, rank: merged(arguments, rank, lambda scale: 1 / scale),
+    ),
+    Wrong(
+        says="gathers `up`, too, of which your own rows are enough",
+        sends=lambda arguments, world_size: (world_size - 1) * (arguments[1].size + arguments[2].size),
         replace="    weight += scale * up @ torch.cat(parts)\n",
         by="    ups = [torch.empty_like(up) for _ in range(dist.get_world_size())]\n"
         "    dist.all_gather(ups, up)\n"
         "    weight += scale * ups[dist.get_rank()] @ torch.cat(parts)\n",
     ),
     Wrong(
-        says="bytes; the target is",
+        says="gathers the weight, which must stay where it lies",
+        sends=lambda arguments, world_size: (world_size - 1) * sum(each.size for each in arguments[:3]),
         whole="""
 def merge_adapters(weight, down, up, scale):
     def whole(mine):

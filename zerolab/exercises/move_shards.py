@@ -155,7 +155,8 @@ wrong = (
         ),
     ),
     Wrong(
-        says="bytes; the target is",
+        says="gathers the whole flat and cuts the shard out, where only what changes its owner has to move",
+        sends=lambda arguments, world_size: (world_size - 1) * -(-arguments[1] // world_size),
         whole="""
 def move_shards(mine, numel, after, rank, world_size):
     size = -(-numel // world_size)
@@ -168,10 +169,22 @@ def move_shards(mine, numel, after, rank, world_size):
 """,
     ),
     Wrong(
-        says="right is",
-        replace="        size = -(-numel // ranks)\n",
-        by="        size = numel // ranks\n",
+        says="sends every rank's shard to all others, where only what changes its owner has to move",
+        sends=lambda arguments, world_size: (world_size - 1) * len(arguments[0]),
+        whole="""
+def move_shards(mine, numel, after, rank, world_size):
+    size, larger = -(-numel // world_size), -(-numel // after)
+    shards = [mine.new_empty(max(0, min(size, numel - size * other))) for other in range(world_size)]
+    shards[rank] = mine
+    others = [other for other in range(world_size) if other != rank]
+    messages = [dist.isend(mine, other) for other in others]
+    messages += [dist.irecv(shards[other], other) for other in others]
+    for message in messages:
+        message.wait()
+    return torch.cat(shards)[rank * larger : (rank + 1) * larger].clone() if rank < after else mine[:0]
+""",
     ),
+    Wrong(says="right is", replace="        size = -(-numel // ranks)\n", by="        size = numel // ranks\n"),
     Wrong(
         says="right is",
         whole="""
@@ -186,11 +199,7 @@ def move_shards(mine, numel, after, rank, world_size):
     return mine
 """,
     ),
-    Wrong(
-        says="never waited for",
-        replace="    for message in messages:\n        message.wait()\n",
-        by="",
-    ),
+    Wrong(says="never waited for", replace="    for message in messages:\n        message.wait()\n", by=""),
     Wrong(
         says="are enough",
         whole="""

@@ -119,7 +119,8 @@ wrong = (
         gives=lambda arguments, _rank: halved(arguments, all(overflows(mine) for mine, _ in arguments)),
     ),
     Wrong(
-        says="bytes; the target is",
+        says="sends all gradients, where one number is enough",
+        sends=lambda arguments, world_size: 2 * (world_size - 1) / world_size * arguments[0].size,
         whole="""
 def next_scale(mine, scale):
     dist.all_reduce(mine)

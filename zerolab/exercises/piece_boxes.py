@@ -125,11 +125,7 @@ wrong = (
         replace="boxes.append((row, column,",
         by="boxes.append((column, row,",
     ),
-    Wrong(
-        says="right is",
-        replace="row + height, 0",
-        by="row + 1, 0",
-    ),
+    Wrong(says="right is", replace="row + height, 0", by="row + 1, 0"),
     Wrong(
         says="right is",
         whole="""
@@ -146,9 +142,5 @@ def piece_boxes(mine, start, columns):
     ]
 """,
     ),
-    Wrong(
-        says="raised",
-        replace="min(columns - column, len(mine))",
-        by="columns - column",
-    ),
+    Wrong(says="raised", replace="min(columns - column, len(mine))", by="columns - column"),
 )

@@ -97,10 +97,6 @@ wrong = (
         replace="passes * whole * (world_size - 1) // world_size",
         by="passes * whole * (world_size - 1)",
     ),
-    Wrong(
-        says="counts two passes for each op",
-        replace='2 if op == "all_reduce" else 1',
-        by="2",
-    ),
+    Wrong(says="counts two passes for each op", replace='2 if op == "all_reduce" else 1', by="2"),
     Wrong(says="adds both sides up", replace="max(elements_in, elements_out)", by="elements_in + elements_out"),
 )

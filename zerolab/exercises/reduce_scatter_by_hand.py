@@ -109,13 +109,10 @@ wrong = (
         by="        pass\n",
         gives=lambda arguments, rank: torch.from_numpy(own_parts(arguments, rank)[rank]),
     ),
+    Wrong(says="never waited for its recv", replace="for work in works:", by="for work in works[len(received):]:"),
     Wrong(
-        says="never waited for its recv",
-        replace="for work in works:",
-        by="for work in works[len(received):]:",
-    ),
-    Wrong(
-        says="bytes; the target is",
+        says="sends the whole flat to every other rank, which needs one part of it",
+        sends=lambda arguments, world_size: (world_size - 1) * len(arguments[0]),
         whole="""
 def my_reduce_scatter(flat, rank, world_size):
     peers = [peer for peer in range(world_size) if peer != rank]

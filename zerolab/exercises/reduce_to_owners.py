@@ -93,11 +93,7 @@ wrong = (
         by="bucket.chunk(dist.get_world_size())",
         gives=in_equal_parts,
     ),
-    Wrong(
-        says="right is",
-        replace="dst=owner",
-        by="dst=0",
-    ),
+    Wrong(says="right is", replace="dst=owner", by="dst=0"),
     Wrong(
         says="started all_reduce; the target is",
         replace="    for owner, piece in enumerate(pieces):\n        dist.reduce(piece, dst=owner)\n",

@@ -136,11 +136,7 @@ wrong = (
         by="left, right = (rank + 1) % world_size, (rank - 1) % world_size",
         gives=backwards,
     ),
-    Wrong(
-        says="never waited for its send",
-        replace="        send.wait()\n",
-        by="",
-    ),
+    Wrong(says="never waited for its send", replace="        send.wait()\n", by=""),
     Wrong(
         says="it may send to rank",
         whole="""

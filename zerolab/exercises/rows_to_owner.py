@@ -75,6 +75,12 @@ def right(arguments: list[tuple[Any, ...]], order: list[int], rank: int) -> Any:
     return torch.from_numpy(cut(nearest(torch.from_numpy(whole)).numpy(), rank, len(arguments)))
 
 
+def sent(arguments: tuple[Any, ...], owner: int) -> int:
+    """The elements that a rank sends: its rows, and the owner what is not its own."""
+    mine, rows, _, _, rank = arguments
+    return int(48 * rows - mine.size if rank == owner else mine.size)
+
+
 def own_rows_first(arguments: list[tuple[Any, ...]], rank: int) -> Any:
     """What comes of an owner that puts its own rows in front."""
     owner, ranks = arguments[0][2], range(len(arguments))
@@ -88,9 +94,7 @@ look_for = "When it passes, look at who sends what: rows go to one rank and come
 targets = RankTargets(
     draw=draw,
     wanted=lambda arguments, rank: right(arguments, list(range(len(arguments))), rank),
-    sent=lambda arguments, _world_size: (
-        48 * arguments[1] - arguments[0].size if arguments[4] == arguments[2] else arguments[0].size
-    ),
+    sent=lambda arguments, _world_size: sent(arguments, arguments[2]),
     tolerance=1e-4,
 )
 hints = (
@@ -120,7 +124,8 @@ def through_owner(mine, rows, owner, orthogonal, rank):
         gives=lambda arguments, rank: torch.from_numpy(arguments[rank][0]),
     ),
     Wrong(
-        says="bytes; the target is",
+        says="gathers the matrix on every rank, where its owner alone needs it",
+        sends=lambda arguments, world_size: (world_size - 1) * 48 * -(-arguments[1] // world_size),
         whole="""
 def through_owner(mine, rows, owner, orthogonal, rank):
     world_size = dist.get_world_size()
@@ -133,7 +138,8 @@ def through_owner(mine, rows, owner, orthogonal, rank):
 """,
     ),
     Wrong(
-        says="bytes; the target is",
+        says="brings the rows to rank 0, whoever the owner is",
+        sends=lambda arguments, _world_size: sent(arguments, 0),
         replace="    size = -(-rows // world_size)\n",
         by="    owner, size = 0, -(-rows // world_size)\n",
     ),
@@ -142,9 +148,5 @@ def through_owner(mine, rows, owner, orthogonal, rank):
         replace="        dist.recv(mine, owner)\n        return mine\n",
         by="        dist.recv(mine, owner)\n        dist.recv(mine, owner)\n        return mine\n",
     ),
-    Wrong(
-        says="right is",
-        replace="    return parts[rank]\n",
-        by="    return mine\n",
-    ),
+    Wrong(says="right is", replace="    return parts[rank]\n", by="    return mine\n"),
 )

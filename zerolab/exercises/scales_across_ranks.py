@@ -148,9 +148,5 @@ def scales_across_ranks(mine, first, numel, block):
     return ((flat / scales).round() * scales).flatten()[first : first + len(mine)]
 """,
     ),
-    Wrong(
-        says="the target is",
-        replace="torch.zeros(-(-numel // block))",
-        by="torch.zeros(numel)",
-    ),
+    Wrong(says="the target is", replace="torch.zeros(-(-numel // block))", by="torch.zeros(numel)"),
 )

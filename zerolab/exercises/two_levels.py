@@ -76,12 +76,12 @@ def not_handed_out(arguments: list[tuple[Any, ...]], rank: int) -> Any:
     return torch.from_numpy(flat)
 
 
-def sent(arguments: tuple[Any, ...], world_size: int) -> int:
-    """Twice (n-1)/n of the flat inside the node, and of a part between the nodes."""
+def sent(arguments: tuple[Any, ...], world_size: int, whole: bool = False) -> int:
+    """Twice (n-1)/n of the flat inside the node, and of a part between the nodes, or of the whole flat."""
     per_node: int = arguments[1]
     nodes = world_size // per_node
     part = len(arguments[0]) // per_node
-    return 2 * (per_node - 1) * part + 2 * (nodes - 1) * part // nodes
+    return 2 * (per_node - 1) * part + 2 * (nodes - 1) * (len(arguments[0]) if whole else part) // nodes
 
 
 solution = two_levels
@@ -116,7 +116,8 @@ wrong = (
         gives=not_handed_out,
     ),
     Wrong(
-        says="bytes; the target is",
+        says="adds up the whole flat between the nodes, of which each rank has one part to bring",
+        sends=lambda arguments, world_size: sent(arguments, world_size, whole=True),
         replace="dist.all_reduce(mine, group=across)",
         by="dist.all_reduce(flat, group=across)",
     ),
@@ -138,14 +139,6 @@ def two_levels(flat, per_node):
     dist.all_reduce(flat, group=across)
 """,
     ),
-    Wrong(
-        says="right is",
-        replace="ranks[place::per_node] for place in range(per_node)",
-        by="ranks",
-    ),
-    Wrong(
-        says="right is",
-        replace="[dist.get_rank() % per_node]",
-        by="[dist.get_rank() // per_node]",
-    ),
+    Wrong(says="right is", replace="ranks[place::per_node] for place in range(per_node)", by="ranks"),
+    Wrong(says="right is", replace="[dist.get_rank() % per_node]", by="[dist.get_rank() // per_node]"),
 )

@@ -30,7 +30,6 @@ from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.onranks import Arguments
 from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, mean_error, trained
-from zerolab.exercises.harness.stages import FIX
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
@@ -101,7 +100,6 @@ def only(model: nn.Module, batches: Batches, *, part: int) -> None:
 
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, the reductions stand in the last of the three backward passes, just before the update."
 targets = like_one_process(mean_error, seen=seen)
@@ -144,11 +142,7 @@ wrong = (
         by="number == 0",
     ),
     Wrong(says="3 are enough, one for each layer, with the last micro-batch", replace=SYNC, by=""),
-    Wrong(
-        says="right is",
-        replace="number == 2",
-        by="False",
-    ),
+    Wrong(says="right is", replace="number == 2", by="False"),
     Wrong(
         says="uses one micro-batch of three",
         gives=lambda arguments, _rank: trained(arguments, lambda model, batches: only(model, batches, part=2)),

@@ -35,7 +35,6 @@ from zerolab.exercises.harness.sharded import (
     mean_error,
     trained,
 )
-from zerolab.exercises.harness.stages import FIX
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
@@ -94,7 +93,6 @@ def apart(model: nn.Module, batches: Batches, *, largest: bool = False) -> None:
 
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, of a single number."
 targets = like_one_process(clipped, draw=draw)
@@ -155,11 +153,7 @@ wrong = (
         replace="min(1.0, 0.25 / squares.sqrt().item())",
         by="0.25 / squares.sqrt().item()",
     ),
-    Wrong(
-        says="right is",
-        replace="squares.sqrt().item()",
-        by="squares.item()",
-    ),
+    Wrong(says="right is", replace="squares.sqrt().item()", by="squares.item()"),
     Wrong(
         says="numbers, the first",
         replace="    return model",

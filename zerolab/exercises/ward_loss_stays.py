@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.sharded import GIVEN, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import FIX, last_update
+from zerolab.exercises.harness.stages import last_update
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor) -> nn.Module:
@@ -44,7 +44,6 @@ ORDER = """    for layer in model.children():
 """
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, the table says `equal` for every rank: an update has reached the model."
 targets = like_one_process(mean_error)
@@ -99,11 +98,7 @@ wrong = (
         replace="        optimizer.zero_grad()\n",
         by="",
     ),
-    Wrong(
-        says="returned nothing",
-        replace="    return model",
-        by="    model.eval()",
-    ),
+    Wrong(says="returned nothing", replace="    return model", by="    model.eval()"),
     Wrong(
         says="numbers, the first",
         replace="    return model",

@@ -27,7 +27,6 @@ from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.sharded import GIVEN, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import FIX
 from zerolab.recording.events import Event
 
 
@@ -81,7 +80,6 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, the last gathers of the timeline stand on all ranks."
 targets = replace(

@@ -26,7 +26,6 @@ from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness.onranks import Arguments
 from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, judge_kept, like_one_process, mean_error, trained, whole
-from zerolab.exercises.harness.stages import FIX
 from zerolab.exercises.harness.targets import Judgement
 from zerolab.recording.events import Event
 
@@ -86,7 +85,6 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, in forward each layer becomes whole and goes again, and backward gathers it once more."
 targets = like_one_process(mean_error, seen=seen)

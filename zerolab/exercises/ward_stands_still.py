@@ -31,7 +31,6 @@ from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
 from zerolab.exercises.harness.plain import Words
 from zerolab.exercises.harness.sharded import GIVEN, STEPS, Batches, like_one_process, trained, whole
-from zerolab.exercises.harness.stages import FIX
 from zerolab.recording.events import Event
 
 SPOILED = Words("weights that are nan")
@@ -92,7 +91,6 @@ def telling(event: Event) -> bool:
 
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, and in one step no rank has a backward pass."
 targets = like_one_process(without_it, draw=draw, reads=or_spoiled, world_sizes=(4, 2, 3))
@@ -125,11 +123,7 @@ hints = (
     "Sum the losses with `dist.all_reduce` on a detached copy. A sum with a nan in it is nan, on every rank.",
 )
 wrong = (
-    Wrong(
-        says="`train` hangs",
-        replace=TOGETHER,
-        by="        if loss.isnan():\n            continue\n",
-    ),
+    Wrong(says="`train` hangs", replace=TOGETHER, by="        if loss.isnan():\n            continue\n"),
     Wrong(
         says="makes the step with the nan in it",
         gives=lambda _arguments, _rank: SPOILED,
@@ -152,11 +146,7 @@ wrong = (
             continue
 """,
     ),
-    Wrong(
-        says="right is",
-        replace="            continue\n",
-        by="            break\n",
-    ),
+    Wrong(says="right is", replace="            continue\n", by="            break\n"),
     Wrong(
         says="makes the step with the nan in it",
         gives=lambda _arguments, _rank: SPOILED,

@@ -29,7 +29,6 @@ from zerolab import models
 from zerolab.exercises import Suspect, Wrong
 from zerolab.exercises.harness import sharded
 from zerolab.exercises.harness.sharded import GIVEN, Batches, like_one_process, trained
-from zerolab.exercises.harness.stages import FIX
 
 
 def train(inputs: torch.Tensor, targets: torch.Tensor, counts: torch.Tensor) -> nn.Module:
@@ -81,7 +80,6 @@ WEIGHTED = """        number = weights.sum()
 """
 
 solution = train
-hole = FIX
 given = GIVEN
 look_for = "When it passes, each step has one more all-reduce, of a single number."
 targets = like_one_process(weighted, draw=draw)
@@ -141,9 +139,5 @@ wrong = (
         replace="        dist.all_reduce(number)\n",
         by="        dist.all_reduce(number, op=dist.ReduceOp.MAX)\n",
     ),
-    Wrong(
-        says="right is",
-        replace=" / number * dist.get_world_size()",
-        by=" / number / dist.get_world_size()",
-    ),
+    Wrong(says="right is", replace=" / number * dist.get_world_size()", by=" / number / dist.get_world_size()"),
 )

@@ -60,16 +60,8 @@ hints = (
     "After `step()` each rank has a new shard and N - 1 old ones. `all_gather(parameters).wait()` brings the new ones.",
 )
 wrong = (
-    Wrong(
-        says="got the sum of all ranks' gradients, not their mean",
-        replace=".div_(world_size)",
-        by="",
-    ),
-    Wrong(
-        says="got this rank's own gradient",
-        replace="        reduce_scatter(gradient).wait()\n",
-        by="",
-    ),
+    Wrong(says="got the sum of all ranks' gradients, not their mean", replace=".div_(world_size)", by=""),
+    Wrong(says="got this rank's own gradient", replace="        reduce_scatter(gradient).wait()\n", by=""),
     Wrong(
         says="updates a copy",
         replace="mine = parameters.chunk(world_size)[rank]",

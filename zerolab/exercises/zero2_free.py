@@ -68,21 +68,13 @@ hints = (
 )
 wrong = (
     Wrong(says="got the sum of all ranks' gradients, not their mean", replace=" / world_size", by=".clone()"),
-    Wrong(
-        says="got this rank's own gradient",
-        replace="            reduce_scatter(gradient).wait()\n",
-        by="",
-    ),
+    Wrong(says="got this rank's own gradient", replace="            reduce_scatter(gradient).wait()\n", by=""),
     Wrong(
         says="it keeps gradients for the whole flat",
         replace="gradient.chunk(world_size)[rank] / world_size",
         by="gradient.chunk(world_size)[rank].div_(world_size)",
     ),
-    Wrong(
-        says="too many units were whole at a time",
-        replace="in backward:",
-        by="in list(backward):",
-    ),
+    Wrong(says="too many units were whole at a time", replace="in backward:", by="in list(backward):"),
     Wrong(
         says="all_reduce where a reduce_scatter is enough",
         replace="reduce_scatter(gradient).wait()",
@@ -98,9 +90,5 @@ wrong = (
         replace="unit.chunk(world_size)[rank] for unit in units",
         by="unit.chunk(world_size)[rank].clone() for unit in units",
     ),
-    Wrong(
-        says="more than its own shard is still there",
-        replace="            del gradient\n",
-        by="",
-    ),
+    Wrong(says="more than its own shard is still there", replace="            del gradient\n", by=""),
 )

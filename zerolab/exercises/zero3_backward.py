@@ -62,21 +62,13 @@ GATHER = """        unit.allocate()
 """
 wrong = (
     Wrong(says="used after release", replace=GATHER, by=""),
-    Wrong(
-        says="got the sum of all ranks' gradients, not their mean",
-        replace=" / world_size",
-        by=".clone()",
-    ),
+    Wrong(says="got the sum of all ranks' gradients, not their mean", replace=" / world_size", by=".clone()"),
     Wrong(
         says="all_reduce where a reduce_scatter is enough",
         replace="reduce_scatter(gradient).wait()",
         by="all_reduce(gradient).wait()",
     ),
-    Wrong(
-        says="got this rank's own gradient",
-        replace="        reduce_scatter(gradient).wait()\n",
-        by="",
-    ),
+    Wrong(says="got this rank's own gradient", replace="        reduce_scatter(gradient).wait()\n", by=""),
     Wrong(
         says="never waited for its reduce_scatter",
         replace="reduce_scatter(gradient).wait()",

@@ -86,11 +86,7 @@ wrong = (
         replace="[unit.mine for unit in units]",
         by="[unit.parameters for unit in units]",
     ),
-    Wrong(
-        says="this rank owns shard",
-        replace="[rank].clone()",
-        by="[(rank + 1) % world_size].clone()",
-    ),
+    Wrong(says="this rank owns shard", replace="[rank].clone()", by="[(rank + 1) % world_size].clone()"),
     Wrong(
         says="was allocated again while its all_gather was still under way",
         replace="        optimizer.step()\n",
@@ -111,9 +107,5 @@ wrong = (
             unit.release()
 """,
     ),
-    Wrong(
-        says="differs from the mean over all ranks",
-        replace="loss_gradient(outputs)",
-        by="outputs",
-    ),
+    Wrong(says="differs from the mean over all ranks", replace="loss_gradient(outputs)", by="outputs"),
 )

@@ -55,7 +55,13 @@ def _attempt(exercise_id: str, answer: Callable[..., Any], seed: int | None) -> 
     refusal = refuse(exercise, answer) or _refuse_ranks(max(exercise.targets.world_sizes)) or _refuse_to_send(answer)
     if refusal:
         return Attempt(exercise_id, said=(refusal,))
-    return _run(exercise, answer, random.SystemRandom().randrange(2**31) if seed is None else seed)
+    seed = random.SystemRandom().randrange(2**31) if seed is None else seed
+    if not exercise.targets.on_ranks:
+        return _run(exercise, answer, seed)
+    from zerolab.exercises.harness.settings import settings_restored
+
+    with settings_restored():  # what is right is computed here, and is as small
+        return _run(exercise, answer, seed)
 
 
 def refuse(exercise: Exercise, answer: Callable[..., Any]) -> str:
@@ -156,9 +162,8 @@ def _run(exercise: Exercise, answer: Callable[..., Any], seed: int) -> Attempt:
                 if on_ranks and world_size == max(exercise.targets.world_sizes):
                     from zerolab.exercises.harness.score import run_ours
 
-                    again = run.arguments if run.ours is None else run.ours
                     try:
-                        ours = cluster.record(run_ours, exercise.ours, run.trial, *again)
+                        ours = cluster.record(run_ours, exercise.ours, run.trial, *run.ours)
                         shown = replace(attempt, ours=ours)
                     except RankError:
                         shown = replace(attempt, aside=OURS_FAILED)

@@ -171,7 +171,7 @@ def _apart(distance: float) -> str:
 def _run_on_ranks(exercise_id: str, arguments: Arguments) -> Any:
     """On a rank: runs the broken answer of the second ward."""
     targets: Any = load(exercise_id).targets
-    return trial(_broken(exercise_id), arguments, targets.reads, targets.guarded, SECONDS)
+    return trial(_broken(exercise_id), arguments, targets.config(SECONDS))
 
 
 def _run_broken(exercise_id: str, setup: Setup, config: RunConfig) -> Noted:

@@ -18,6 +18,7 @@ from zerolab.recording.events import Event
 
 TAG = "zerolab.exercise="
 TOP = "from zerolab import "
+FIX = "fix what follows, then delete this line"  # the hole of what begins broken
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,7 @@ class Wrong:
         whole: the whole function instead.
         gives: of all ranks' arguments and a rank, the value that a function on ranks wrongly gives: whoever gives the
             same is told what `says` says. Other kinds find that out themselves.
+        sends: of one rank's arguments and the number of ranks, the elements that it wrongly sends, likewise.
     """
 
     says: str
@@ -38,6 +40,7 @@ class Wrong:
     by: str = ""
     whole: str = ""
     gives: Callable[[list[tuple[Any, ...]], int], Any] | None = None
+    sends: Callable[[tuple[Any, ...], int], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,11 +237,12 @@ def load(exercise_id: str) -> Exercise:
 def _read(exercise_id: str, module: ModuleType) -> Exercise:
     title, _, statement = (module.__doc__ or "").partition("\n")
     suspects = getattr(module, "suspects", ())
+    begins_broken = getattr(module, "begins_broken", bool(suspects))
     return Exercise(
         id=exercise_id,
         title=title.rstrip("."),
         statement=statement.strip(),
-        hole=module.hole,
+        hole=FIX if begins_broken else module.hole,
         given=getattr(module, "given", ""),
         look_for=module.look_for,
         solution=module.solution,
@@ -246,6 +250,6 @@ def _read(exercise_id: str, module: ModuleType) -> Exercise:
         targets=module.targets,
         wrong=module.wrong,
         suspects=suspects,
-        begins_broken=getattr(module, "begins_broken", bool(suspects)),
+        begins_broken=begins_broken,
         telling=getattr(module, "telling", _anything),
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.plain import describe, first_difference, listed, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, likeness, listed, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.tables import Table
 
@@ -103,7 +103,9 @@ class FunctionTargets(Targets):
             values = _results(exercise.compile(exercise.wrong_source(wrong)), inputs)
             if same(given, values, self.tolerance):
                 return f"{why}. Your function {wrong.says}."
-        return f"{why}. Of {len(inputs)} inputs {len(misses)} went wrong."
+        shared = f": {where}" if (where := _shared(inputs, misses)) else ""
+        related = likeness(given, right, self.tolerance)
+        return f"{why}. Of {len(inputs)} inputs {len(misses)} went wrong{shared}. {related}".rstrip()
 
 
 def trial(answer: Callable[..., Any], inputs: Inputs, forbids: tuple[str, ...], seconds: float) -> list[Any]:
@@ -125,6 +127,15 @@ def _results(function: Callable[..., Any], inputs: Inputs) -> list[Any]:
         return [listed(plain(function(*arguments.values()))) for arguments in copy.deepcopy(inputs)]
     except Exception:  # noqa: BLE001  (a wrong answer that raises gives no values)
         return []
+
+
+def _shared(inputs: Inputs, misses: list[int]) -> str:
+    """The word that all inputs with a wrong value share, and few of those with a right one; empty if there is none."""
+    for name, word in inputs[misses[0]].items():
+        having = [number for number, each in enumerate(inputs) if isinstance(word, str) and each[name] == word]
+        if set(misses) <= set(having) and len(having) < min(len(inputs), 2 * len(misses)):
+            return f"each with {name}={word!r}"
+    return ""
 
 
 def _row(arguments: dict[str, Any], given: Any, wanted: Any) -> dict[str, str | int | float | bool | None]:

@@ -5,7 +5,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import repeat
 from typing import TYPE_CHECKING, Any
@@ -18,11 +18,11 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
-from zerolab.exercises.harness.plain import describe, first_difference, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, likeness, plain, same
 from zerolab.exercises.harness.recorded import SLACK, judge_waits, outside_in_words, started
 from zerolab.exercises.harness.settings import settings_restored
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
-from zerolab.recording.events import RankRecording
+from zerolab.recording.events import Event, RankRecording
 from zerolab.runtime.observers import tell
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class RankTargets(Targets):
         sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
         scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
         seen: what else is read off a recording, of it and all ranks' arguments, before the value is judged.
+        looks_outside: whether `seen` asks what a rank held outside of torch; `scratch` does in any case.
         tolerance: of numbers, relative to those above 1.
     """
 
@@ -61,6 +62,7 @@ class RankTargets(Targets):
     sent: Callable[[tuple[Any, ...], int], float] | None = None
     scratch: Callable[[tuple[Any, ...], int], int] | None = None
     seen: Callable[["Recording", Arguments], Iterator[Judgement]] | None = None
+    looks_outside: bool = False
     tolerance: float = 1e-6
 
     def runs(self, exercise: "Exercise", world_size: int, seed: int, seconds: float) -> Iterator[Run]:
@@ -74,17 +76,20 @@ class RankTargets(Targets):
                 yield from self.seen(recording, arguments)
             given, outside = zip(*recording.results or [], strict=True)
             yield "value", self._judge_value(exercise, arguments, given)
-            yield "collectives", _first(self._judge_sent(rank, arguments[rank.rank]) for rank in recording.ranks)
+            made = _first(self._judge_exchanges(rank) for rank in recording.ranks)
+            yield "collectives", made or self._judge_sent(exercise, recording, arguments)
             if self.scratch is not None:
                 free = [self._free(arguments, rank) for rank in range(world_size)]
                 yield "scratch", _first(map(judge_scratch, recording.ranks, free, outside))
 
-        yield Run(trial, (arguments, self.reads or self.in_place, self.guarded, seconds), judge)
+        ours = self.config(seconds)
+        yours = replace(ours, looks_outside=self.looks_outside or self.scratch is not None)
+        yield Run(trial, (arguments, yours), judge, ours=(arguments, ours))
 
-    @property
-    def guarded(self) -> Guarded:
-        """What keeps finished answers out of the reach of an answer, but for those that it may use."""
-        return partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
+    def config(self, seconds: float) -> "RunConfig":
+        """How an answer is run."""
+        guarded = partial(finished_answers_out_of_reach, also=self.forbids, allows=self.allows)
+        return RunConfig(self.reads or self.in_place, guarded, seconds)
 
     def _free(self, arguments: Arguments, rank: int) -> int:
         """The bytes beside a rank's arguments: scratch, and what it returns."""
@@ -111,7 +116,7 @@ class RankTargets(Targets):
             # Where `reads` makes something else of what is returned, that is not what the answer should return.
             missing = ". Is a `return` missing?" if self.reads else f"; it should return {describe(right[silent])}."
             return f"`{exercise.name}` returned nothing on rank {silent}{missing}"
-        return f"{why}."
+        return f"{why}. {likeness(given[misses[0]], right[misses[0]], self.tolerance)}".rstrip()
 
     def _explain_miss(self, rank: int, given: Any, right: Any) -> str:
         part = ""
@@ -122,8 +127,8 @@ class RankTargets(Targets):
         where = first_difference(given, right, self.tolerance)
         return f"{why}: {where}" if where else why
 
-    def _judge_sent(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
-        made = [event for event in started(rank) if event.op != "barrier"]  # it carries nothing; the trial has two
+    def _judge_exchanges(self, rank: RankRecording) -> str:
+        made = _exchanges(rank)
         names = [event.op for event in made]
         if self.collectives is not None and (made or rank.world_size > 1):  # alone there is nobody to send to
             wanted = self.collectives(rank.world_size)
@@ -135,12 +140,37 @@ class RankTargets(Targets):
                 if event.op == "send" and event.peer not in allowed:
                     only = " and ".join(map(str, allowed))
                     return f"rank {rank.rank} sent to rank {event.peer}; it may send to rank {only} only."
+        return ""
+
+    def _judge_sent(self, exercise: "Exercise", recording: "Recording", arguments: Arguments) -> str:
         if self.sent is None:
             return ""
-        sent = sum(event.logical_bytes for event in made)
-        target = round(self.sent(arguments, rank.world_size) * _element_size(arguments))
-        size = "1 byte" if sent == 1 else f"{sent:,} bytes"
-        return "" if sent == target else f"rank {rank.rank} sent {size}; the target is {target:,}."
+
+        def in_bytes(elements: Callable[[tuple[Any, ...], int], float]) -> list[int]:
+            return [round(elements(each, len(arguments)) * _element_size(each)) for each in arguments]
+
+        sent, target = [sum(_bytes_sent(rank).values()) for rank in recording.ranks], in_bytes(self.sent)
+        if sent == target:
+            return ""
+        rank = next(rank for rank, wanted in enumerate(target) if sent[rank] != wanted)
+        size = "1 byte" if sent[rank] == 1 else f"{sent[rank]:,} bytes"
+        parts = ", ".join(f"{size:,} by {op}" for op, size in _bytes_sent(recording.ranks[rank]).items() if size)
+        why = f"rank {rank} sent {size}; the target is {target[rank]:,}." + (f" It sent {parts}." if parts else "")
+        named = (wrong.says for wrong in exercise.wrong if wrong.sends is not None and in_bytes(wrong.sends) == sent)
+        return next((f"{why} Your function {says}." for says in named), why)
+
+
+def _exchanges(rank: RankRecording) -> list[Event]:
+    """Those that carry something; the trial itself has two barriers."""
+    return [event for event in started(rank) if event.op != "barrier"]
+
+
+def _bytes_sent(rank: RankRecording) -> Counter[str]:
+    """What a rank sent by each kind of exchange."""
+    sent: Counter[str] = Counter()
+    for event in _exchanges(rank):
+        sent[event.op] += event.logical_bytes
+    return sent
 
 
 def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
@@ -158,18 +188,29 @@ def judge_scratch(rank: RankRecording, allowed: int, outside: int) -> str:
     return f"rank {rank.rank} held {held:,} bytes beside its arguments; {allowed:,} are enough."
 
 
-def trial(
-    answer: Callable[..., Any],
-    arguments: Arguments,
-    judged: int | Callable[[Any], Any] | None,
-    guarded: Guarded,
-    seconds: float,
-) -> Any:
-    """What this rank gets from the answer, as plain data, and the most bytes that it held outside of torch.
+@dataclass(frozen=True, slots=True)
+class RunConfig:
+    """How a function on ranks is run.
 
-    `judged` is the number of an argument, or a function of what is returned; None takes all of that. Raises OutOfTime
-    after so many seconds.
+    Attributes:
+        judged: the number of an argument, or a function of what is returned; None takes all of that.
+        guarded: what keeps finished answers out of the reach of an answer, but for those that it may use.
+        seconds: after how many it is ended.
+        looks_outside: whether what a rank holds outside of torch is looked at. That takes as long as the answer itself.
     """
+
+    judged: int | Callable[[Any], Any] | None
+    guarded: Guarded
+    seconds: float
+    looks_outside: bool = False
+
+
+def trial(answer: Callable[..., Any], arguments: Arguments, config: RunConfig) -> Any:
+    """What this rank gets from the answer, as plain data, and the most bytes that it was seen to hold outside of torch.
+
+    Raises OutOfTime.
+    """
+    judged = config.judged
     mine = [_as_the_answer_gets_it(item) for item in arguments[dist.get_rank()]]
     # The memory: an answer may give the tensor another one, `tensor.data = ...`, and whoever shares it sees nothing.
     in_place = mine[judged].detach() if isinstance(judged, int) else None
@@ -178,10 +219,10 @@ def trial(
     tell(lambda observer: observer.beginning())
     with (
         settings_restored(),
-        guarded(answer),
+        config.guarded(answer),
         nothing_lost(),
-        at_most(seconds),
-        memory_outside_of_torch(answer) as outside,
+        at_most(config.seconds),
+        memory_outside_of_torch(answer, config.looks_outside) as outside,
     ):
         returned = answer(*mine)
         returned = judged(returned) if callable(judged) else returned

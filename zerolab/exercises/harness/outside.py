@@ -75,10 +75,14 @@ class Outside:
 
 
 @contextmanager
-def memory_outside_of_torch(answer: Callable[..., Any]) -> Iterator[Outside]:
-    """Within it, what the answer holds is watched. Tracing, because no allocator knows whose a list or an array is."""
+def memory_outside_of_torch(answer: Callable[..., Any], looks: bool = True) -> Iterator[Outside]:
+    """Within it, what the answer holds is watched, if `looks`.
+
+    By tracing, because no allocator knows whose a list or an array is; that takes time for each call in torch, too.
+    """
     outside, before = Outside(answer), sys.gettrace()
-    sys.settrace(outside.on_call)
+    if looks:
+        sys.settrace(outside.on_call)
     try:
         yield outside
     finally:

@@ -6,12 +6,14 @@ Neither torch nor NumPy is imported: a plain function is also judged in a browse
 import math
 import sys
 from decimal import Decimal
+from functools import partial
 from numbers import Real
 from typing import Any
 
 FEW = 6  # elements of an array that are shown one by one
 EXACT = 2**53  # below it every digit of a whole float means something
 HUGE = 10**100  # from here on nobody reads digits, and Python writes no more than some thousand
+ALIKE = 1e-3  # relative difference between what is one multiple of what is right, each rounded as may be
 NUMBERS = "biufc"  # NumPy's kinds of dtypes: bool, int, unsigned, float, complex
 
 
@@ -99,6 +101,8 @@ def first_difference(one: Any, other: Any, tolerance: float) -> str:
         return _lists_part(one, other, tolerance)
     if _is_array(one):
         return _arrays_part(one, other, tolerance)
+    if isinstance(one, float) and isinstance(other, int) and math.isfinite(one) and not one.is_integer():
+        return "it is a fraction where a whole number belongs"
     return f"it is {one!r}, not {other!r}" if _is_number(one) and describe(one) == describe(other) else ""
 
 
@@ -127,6 +131,24 @@ def _at(place: Any, left: Any, right: Any, tolerance: float) -> str:
             return f"at place {place}, {deeper}"
         said = repr(left), repr(right)
     return f"at place {place} stands {said[0]}, and {said[1]} belongs there"
+
+
+def likeness(one: Any, other: Any, tolerance: float) -> str:
+    """How all numbers of two arrays or lists that differ are related, in a sentence; empty if they are not, or are few.
+
+    `one` is what is, `other` what should be.
+    """
+    left, right = (each.reshape(-1).tolist() if _is_array(each) else each for each in (one, other))
+    if not all(isinstance(each, list) and all(map(_is_number, each)) for each in (left, right)):
+        return ""
+    if len(left) != len(right) or sum(map(bool, right)) < FEW:
+        return ""
+    largest = max(right, key=abs)
+    times = left[right.index(largest)] / largest
+    close = partial(math.isclose, rel_tol=ALIKE, abs_tol=tolerance)
+    if times and not close(times, 1) and all(map(close, left, [times * each for each in right])):
+        return f"Each number is {times:.4g} times the right one."
+    return "These are the right numbers, in another order." if same(sorted(left), sorted(right), tolerance) else ""
 
 
 def describe(value: Any) -> str:

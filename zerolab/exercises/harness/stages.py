@@ -1,4 +1,4 @@
-"""What the exercises of a stage share: what their loops get, what a stage must reach, what a clinic's cell says."""
+"""What the exercises of a stage share: what their loops get, what a stage must reach."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,7 +39,6 @@ ZERO3 = TrainingTargets(
 FORWARD, BACKWARD, TRAIN = (replace(ZERO3, shape="rung", rung=rung) for rung in RUNGS)
 
 COLLECTIVES = "from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter"
-FIX = "fix what follows, then delete this line"
 
 
 def last_update(event: Event) -> bool:

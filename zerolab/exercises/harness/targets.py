@@ -39,7 +39,7 @@ class Run:
         judge: reads the judgements off the recording, in the order of the targets. They are taken one by one, up to
             the first miss: what comes after it would only be a consequence.
         picture: what `attempt.play()` shows of the recording.
-        ours: what `trial` gets with our own answer; None where it gets the same.
+        ours: what `trial` gets with our own answer, where that is run.
         aside: whose functions ran beside the answer, in a sentence; empty where none did.
     """
 
@@ -47,7 +47,7 @@ class Run:
     arguments: tuple[Any, ...]
     judge: Callable[["Recording"], Iterator[Judgement]]
     picture: Callable[["Recording"], Any] = lambda recording: recording.play()
-    ours: tuple[Any, ...] | None = None
+    ours: tuple[Any, ...] = ()
     aside: str = ""
 
     def verdicts(self, recording: "Recording", world_size: int | None) -> Iterator[Verdict]:

@@ -5,6 +5,7 @@ What the test bed notes, it notes outside of torch (as numpy arrays), so that it
 
 import random
 import weakref
+from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 from torch.optim.optimizer import register_optimizer_step_pre_hook
-from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.holdings import Holding
 from zerolab.engines.partition import FlatLayout, partition
@@ -152,7 +152,8 @@ class TestBed:
         self.starts = [sum(layout.padded for layout in self.layouts[:number]) for number in range(len(self.layouts))]
         self._initial = end_to_end(self.layouts, dict(self.model.named_parameters()))
         self.flats: list[Unit] = []
-        self._places: Any = WeakIdKeyDictionary()  # of a tensor that an optimizer updates: start, stop, in place?
+        # By the id of a tensor that an optimizer updates: the tensor, start, stop, in place?
+        self._places: dict[int, tuple[weakref.ref[torch.Tensor], tuple[int, int, bool]]] = {}
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []  # the latest last
         self.releases = False  # whether the answer gives the flats' memory back, and updates copies of its shards
         self.noted = Noted()
@@ -183,7 +184,7 @@ class TestBed:
     def _held_of(self, tensor: torch.Tensor, state: Mapping[str, Any]) -> Iterator[Holding]:
         """What there is of a tensor that an optimizer updates."""
         start, stop, in_place = self._place_of(tensor)
-        number = max((n for n, first in enumerate(self.starts) if first <= start), default=0)
+        number = max(bisect_right(self.starts, start) - 1, 0)
         name = self.layouts[number].name
         span = (start - self.starts[number], stop - self.starts[number]) if start >= 0 else (0, 0)
         if not in_place:
@@ -271,10 +272,10 @@ class TestBed:
 
     def _place_of(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """As `_place`, which is asked once for each tensor: its values change."""
-        if tensor not in self._places:
-            self._places[tensor] = self._place(tensor)
-        place: tuple[int, int, bool] = self._places[tensor]
-        return place
+        known = self._places.get(id(tensor))
+        if known is None or known[0]() is not tensor:
+            known = self._places[id(tensor)] = weakref.ref(tensor), self._place(tensor)
+        return known[1]
 
     def _place(self, tensor: torch.Tensor) -> tuple[int, int, bool]:
         """Where a tensor lies: by its memory, else by its values, which are those of nobody else."""

@@ -1,7 +1,7 @@
 """Exercises whose answer trains: a loop over one flat or over units, or an engine; judged beside DDP."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from zerolab.exercises.harness import recorded, rungs, values
@@ -58,9 +58,10 @@ class TrainingTargets(Targets):
         parts = (rungs.beside(self.rung), rungs.ours(self.rung)) if self.rung else ({}, {})
 
         def run(optimizer: str, judge: Callable[["Recording"], Iterator[Judgement]]) -> Run:
-            configs = [RunConfig(self.shape, optimizer, self.stage, each) for each in parts]
-            yours, ours = ((setup, config, self.forbids, seconds) for config in configs)
-            return Run(train, yours, judge, ours=ours, aside=rungs.in_words(parts[0]) if self.rung else "")
+            ours = RunConfig(self.shape, optimizer, self.stage, parts[1])
+            yours = replace(ours, beside=parts[0], looks_outside=optimizer == "adam")  # which memory is judged under
+            given = [(setup, config, self.forbids, seconds) for config in (yours, ours)]
+            return Run(train, given[0], judge, ours=given[1], aside=rungs.in_words(parts[0]) if self.rung else "")
 
         yield run("sgd", lambda recording: self._judge_values(exercise, recording, setup))
         yield run("adam", lambda recording: self._judge_memory(recording, setup))

@@ -39,12 +39,14 @@ class RunConfig:
         optimizer: "sgd", which shows each wrong factor, or "adam", which takes memory.
         stage: which stage it is to be.
         beside: of a rung the functions of the others.
+        looks_outside: whether what a rank holds outside of torch is noted, which takes time.
     """
 
     shape: str
     optimizer: str
     stage: str
     beside: Parts = field(default_factory=dict)
+    looks_outside: bool = False
 
 
 def train(
@@ -59,10 +61,9 @@ def train(
         around.enter_context(bed.watched())
         bed.under_way = around.enter_context(nothing_lost()).under_way
         around.enter_context(at_most(seconds))
-        # Memory is judged under Adam, and watching it takes time.
-        watched = around.enter_context(memory_outside_of_torch(answer)) if config.optimizer == "adam" else None
+        outside = around.enter_context(memory_outside_of_torch(answer, config.looks_outside))
         returned = SHAPES[config.shape](answer, bed, config.optimizer, **beside)
-    bed.noted.outside = watched.highest if watched is not None else 0
+    bed.noted.outside = outside.highest
     bed.noted.returned = _in_words(returned) if config.shape != "engine" else ""
     return bed.noted
 
