@@ -85,3 +85,11 @@ def test_shards_of_a_flat_end_within_a_row_and_those_by_rows_do_not():
 def test_spans_of_another_module_are_refused():
     with pytest.raises(ValueError, match="rank 1 owns numbers up to 60, and the unit has 23"):
         ShardPicture(Unit(), [((0, 20),), ((30, 60),)])
+
+
+def test_in_a_drawing_a_name_that_turns_text_around_is_escaped():
+    turned = nn.Sequential()
+    turned.add_module("a\u202eb\x1b", nn.Linear(6, 4, bias=False))
+    picture = FlatPicture(turned, 2)
+    assert "a\\u202eb\\x1b.weight: 4 x 6" in picture.svg()
+    assert re.sub(r"[\n]", "", picture.svg()).isprintable()

@@ -1,7 +1,6 @@
 // How a recording is cut into beats, and what is said of each.
 
 import assert from "node:assert/strict";
-import { readFileSync } from "node:fs";
 import { test } from "node:test";
 import { Beats } from "../../zerolab/player/beats.js";
 import { Model } from "../../zerolab/player/model.js";
@@ -211,6 +210,12 @@ test("of one rank without a training step nobody says that it holds everything b
   assert.equal(beat.caption, "There is no training step here: this rank is alone, and has nobody to send to.");
 });
 
+test("of ranks that did nothing nobody says that they send each other tensors", () => {
+  const note = (rank) => ({ rank, t_start: 0, t_end: 0, kind: "note", op: "before recording" });
+  const [beat] = beatsOf(payloadOf([note(0), note(1)], { units: [] })).list;
+  assert.equal(beat.caption, "There is no training step here, and nothing is sent.");
+});
+
 test("what not every rank computed, as where one failed before, is not said of every rank", () => {
   const { list } = beatsOf(payloadOf([pass(0, 0, 10), pass(1, 0, 10), gather(2, 0, 10, { step: 0 })]));
   assert.equal(list.at(-1).caption, "a: 2 of 3 ranks compute the forward of their own batch.");
@@ -279,9 +284,24 @@ test("one rank sends nothing, so its beats are what it computes", () => {
   );
 });
 
-test("the beats of a real recording follow each other without a gap, and are read in their time", () => {
-  const { list, model } = beatsOf(JSON.parse(readFileSync(process.env.ZEROLAB_TEST_PAYLOAD, "utf-8")).payload);
-  assert.ok(list.length > 2);
+test("the beats of two steps follow each other without a gap, and are read in their time", () => {
+  const [names, steps] = [
+    ["a", "b"],
+    [1, 2],
+  ];
+  const events = [0, 1].flatMap((rank) =>
+    steps.flatMap((step) =>
+      names.flatMap((unit, k) => {
+        const [start, number] = [10_000 * step + 1000 * k + 37 * rank, 2 * step + k];
+        return [
+          gather(rank, start, start + 300, { step, unit, number }),
+          pass(rank, start + 300, start + 900, { step, unit }),
+        ];
+      }),
+    ),
+  );
+  const { list, model } = beatsOf(payloadOf(events, { units: names.map((name) => [name, 8]) }));
+  assert.ok(list.length > 6);
   list.forEach((beat, k) => {
     if (k) assert.equal(beat.t0, list[k - 1].t1);
     assert.ok(beat.seconds >= 1.5 && beat.seconds <= 3);

@@ -40,3 +40,18 @@ test("what a slow rank frees after a fast one has begun its update is freed all 
   const facts = new Facts(model, new Beats(model, new Story(model)), null);
   assert.equal(facts.freed("gradients", 150, facts.updates()), 400);
 });
+
+test("the unit that is followed is no root, which is computed around all others, however large it is", () => {
+  const units = [
+    ["root", 16],
+    ["a", 8],
+    ["b", 8],
+  ];
+  const chosen = (units) => {
+    const model = new Model(payloadOf([...stepOf(0, 210), ...stepOf(1, 400)], { units }));
+    model.chooseRows(rowsOf(GROUP, model.peaks));
+    return new Facts(model, new Beats(model, new Story(model)), null).unit.name;
+  };
+  assert.equal(chosen(units), "a");
+  assert.equal(chosen(units.slice(0, 1)), "root");
+});

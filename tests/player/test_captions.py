@@ -1,6 +1,7 @@
 """No sentence of the player says what the recording's own events do not say."""
 
 from contextlib import nullcontext
+from itertools import pairwise
 
 import divided
 import pytest
@@ -9,6 +10,7 @@ from showing import state
 from torch.distributed.fsdp import fully_shard
 
 from zerolab import Cluster, RankError
+from zerolab.engines import ENGINES
 from zerolab.player import payload
 from zerolab.player.owners import whole_of
 from zerolab.recording.units import ROWS
@@ -194,6 +196,25 @@ def test_of_ranks_that_send_each_other_activations_none_is_said_to_have_all_para
     assert "Forward: ranks send each other what they have computed, and go on with what they get." in told
     assert not [text for text in told if "all parameters" in text or "all of them" in text or "nothing is sent" in text]
     assert not [text for text in told if "own batch" in text]
+    assert tab.evaluate(f"{PLAYER}.walk.chapters") == [], "which would say that each has a copy, and its own batch"
+    assert "the same on every rank" not in tab.locator(".zl-ownership .zl-legend").inner_text()
+
+
+def by_its_own_gradients_alone():
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_of_ranks_that_train_each_for_itself_nothing_is_called_the_same_and_no_gradient_the_mean(two, show):
+    tab = show(two.record(by_its_own_gradients_alone), story=True)
+    assert "whole unit" in tab.locator(".zl-ownership .zl-legend").inner_text()
+    told = [tab.inner_text(".zl-ownership"), *tab.evaluate(f"{PLAYER}.walk.chapters.map(({{ says }}) => says)")]
+    assert len(told) > 5
+    assert not [text for text in told if "the same" in text or "copy" in text or "mean" in text]
 
 
 def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_none_is_called_a_whole(four, show):
@@ -269,6 +290,29 @@ def test_a_unit_that_no_forward_came_to_is_in_as_many_parts_as_the_others(four, 
     told = stories(show(recording))
     assert f"Before the first step: each rank keeps 1/{shards} of every unit, its shard." in told
     assert not [text for text in told if "its part of" in text or "all of them" in text]
+
+
+def few_rows(stage, widths):
+    """Two steps with layers of these widths: FSDP2 gives all of a matrix with one row to one rank."""
+    layers = [torch.nn.Linear(*both, bias=False) for both in pairwise(widths)]
+    engine = ENGINES[stage](torch.nn.Sequential(*layers), torch.optim.AdamW, lr=1e-3)
+    for _ in range(2):
+        engine.training_step(torch.ones(2, widths[0]), torch.zeros(2, widths[-1]), torch.nn.functional.mse_loss)
+
+
+@pytest.mark.parametrize(
+    ("stage", "widths"), [("fsdp2", (1000, 1)), ("fsdp2", (64, 64, 1)), ("fsdp2", (7, 5)), ("zero3", (1, 1))]
+)
+def test_of_a_unit_that_is_cut_into_unlike_parts_nobody_is_said_to_keep_an_equal_one(four, show, stage, widths):
+    recording = four.record(few_rows, stage, widths)
+    tab = show(recording)
+    walk = tab.evaluate(f"{PLAYER}.walk.chapters")
+    told = [*stories(tab), *(one["caption"] for one in beats_of(tab, recording)), *(one["says"] for one in walk)]
+    assert any("each rank keeps what it owns of every unit, its shard." in text for text in told)
+    assert any("Each of 4 ranks keeps what it owns of all parameters" in text for text in told)
+    equal = ("1/4", "quarter", "4 shards", "its own part", "less its own")
+    assert not [text for text in told if any(words in text for words in equal)]
+    assert "Every rank holds everything" not in str(walk)
 
 
 def halves_that_nobody_gathers(mesh_shape):

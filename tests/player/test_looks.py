@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from every_control import try_every_control
-from showing import DRAWN, changed, in_order, made_up, state, texts
+from showing import DRAWN, changed, in_order, made_up, renamed, state, texts, until
 from test_page import overlaps
 
 from zerolab import Cluster
@@ -69,6 +69,25 @@ def test_of_a_hundred_units_some_numbers_stand_and_the_current_ones_name(show):
     names = texts(tab, "ownership")
     assert {"blocks.", "0", "90", state(tab)["event"]["unit"]} <= set(names)
     assert overlaps(tab.evaluate(f"{PLAYER}.labels()")["ownership"]) == []
+
+
+@pytest.mark.parametrize("width", [320, 1280])
+def test_a_name_longer_than_a_line_is_broken_in_sentences_and_shortened_above_its_column(recording, show, width):
+    run = recording
+    for k in range(4):
+        run = renamed(run, f"blocks.{k}", f"{'a_very_long_name_' * 10}{k}")
+    tab = show(run, "#walk=3", width=width, story=True)
+    until(tab, f"{PLAYER}.state().walk.rested")
+    told = "[...document.querySelectorAll('.zl-player :is(.zl-walk, .zl-caption) :is(h3, p, legend, .zl-story)')]"
+    beyond = f"{told}.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+    assert tab.evaluate(beyond) == []
+    tab.keyboard.press("Escape")
+    assert "a_very_long" in tab.inner_text(".zl-story")
+    assert tab.evaluate(beyond) == []
+    room = tab.evaluate(f"{PLAYER}.panes.ownership.over.width")
+    names = [label for label in tab.evaluate(f"{PLAYER}.labels()")["ownership"] if "a_very" in label["text"]]
+    assert names
+    assert all(label["x"] >= 0 and label["x"] + label["width"] <= room for label in names)
 
 
 def test_where_steps_are_many_each_keeps_its_number(show):

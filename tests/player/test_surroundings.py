@@ -3,9 +3,9 @@
 from contextlib import closing
 
 import pytest
-from showing import made_up, state
+from showing import made_up, state, until
 
-from zerolab.player.page import page
+from zerolab.player.page import frame, page
 
 pytestmark = pytest.mark.browser
 PLAYER = "window.zerolabPlayers[0]"
@@ -70,6 +70,23 @@ def test_on_paper_two_recordings_are_one_below_the_other_each_as_wide_as_the_pag
     assert tab.evaluate("document.querySelector('.zl-first .zl-over').offsetWidth") > PAPER * 0.6
     tab.evaluate("window.dispatchEvent(new Event('afterprint'))")
     assert tab.evaluate(f"(([one, other]) => one.top === other.top)({boxes})")
+
+
+@pytest.mark.parametrize("ranks", [4, 32])
+@pytest.mark.parametrize("pair", [False, True])
+def test_in_a_frame_which_cannot_grow_on_paper_all_of_it_is_printed_smaller(show, ranks, pair):
+    runs = [made_up(ranks, 4, steps=2)] * (1 + pair)
+    tab = show(f"<!doctype html>{frame(*runs, address='view=all')}", width=PAPER, story=True)
+    inner = tab.frames[1]
+    until(inner, "document.querySelector('.zl-player') !== null")
+    inner.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    tab.emulate_media(media="print")
+    bottom = inner.evaluate("window.zerolabPlayers.at(-1).root.getBoundingClientRect().bottom")
+    height = inner.evaluate("window.innerHeight")
+    assert 0.7 * height < bottom <= height
+    tab.emulate_media(media="null")
+    inner.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert inner.evaluate("document.body.currentCSSZoom") == 1
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

@@ -3,6 +3,7 @@
 from html import escape
 
 from zerolab.figures.chart import FONT, INK
+from zerolab.player.payload import readable
 from zerolab.player.strip import ON_DARK, RANK_COLOURS
 from zerolab.runtime import variables
 
@@ -36,7 +37,7 @@ def drawing(told: str, drawn: list[str], width: int, height: int) -> str:
     style = f"font: 13px {FONT['family']}; fill: {INK}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="-1 -4 {width + 2} {height + 4}" width="{width}" '
-        f'height="{height}" role="img" aria-label="{escape(told)}"><rect x="-1" y="-4" width="{width + 2}" '
+        f'height="{height}" role="img" aria-label="{escape(readable(told))}"><rect x="-1" y="-4" width="{width + 2}" '
         f'height="{height + 4}" fill="#fff"/><g style="{escape(style)}">{"".join(drawn)}</g></svg>\n'
     )
 
@@ -55,7 +56,7 @@ def box(x: float, y: float, width: float, height: float, look: str) -> str:
 
 def text(x: float, y: float, words: str, look: str = "") -> str:
     """Words that begin at a place."""
-    return f'<text x="{x:g}" y="{y:g}"{look}>{escape(words)}</text>'
+    return f'<text x="{x:g}" y="{y:g}"{look}>{escape(readable(words))}</text>'
 
 
 def colour(rank: int) -> str:

@@ -29,8 +29,8 @@ export function chaptersOf({ model, beats, story, values }) {
   if (untold(model) || !model.count) return [];
   const facts = new Facts(model, beats, values);
   if (!facts.step || !facts.unit || !facts.own.length) return [];
-  // Its chapters tell of nothing else, and of units that are whole once they are gathered.
-  if (!story.known.parameters || !story.known.optimizer_state || story.divided.size) return [];
+  // Its chapters tell of nothing else, and of units that all ranks compute, whole once they are gathered.
+  if (!story.known.parameters || !story.known.optimizer_state || story.divided.size || story.passes) return [];
   const teller = new Teller(facts, facts.unit, story);
   for (const tell of TOLD_IN_ORDER) tell(teller);
   if (teller.chapters.length + 1 < FEWEST) return [];
@@ -51,7 +51,7 @@ function tellRest(t) {
   const sizes = [...new Set(Object.values(parts).filter(Boolean))];
   const named = (/** @type {number} */ n) =>
     listed(entries(parts).flatMap(([category, of]) => (of === n ? [words(category)] : [])));
-  const kept = sizes.map((n) => `${part(n)} of all ${named(n)}`);
+  const kept = sizes.map((n) => `${story.uneven ? "what it owns" : part(n)} of all ${named(n)}`);
   const drawn = facts.model.units.filter(({ padded }) => padded);
   const root = drawn.some((one) => one.name === "root") ? " Root is what lies in no block." : "";
   const units = parts.parameters
@@ -62,7 +62,9 @@ function tellRest(t) {
       ? "This rank is alone and keeps everything: parameters, gradients and optimizer state."
       : kept.length
         ? `Each of ${exact(t.ranks)} ranks keeps ${listed(kept)}. A colour says whose part it is.`
-        : `Each of ${t.ranks} ranks keeps a copy of everything; grey says that all copies are the same.`;
+        : story.summed
+          ? `Each of ${t.ranks} ranks keeps a copy of everything; grey says that all copies are the same.`
+          : `Each of ${t.ranks} ranks keeps everything, and shares nothing.`;
   const time = start;
   const asks = t.ask("state", () => {
     const held = facts.held(me, "optimizer_state", time);
@@ -77,12 +79,12 @@ function tellGather(t) {
   const beat = facts.moved("forward", "all_gather");
   if (!beat || facts.among(beat) === 1) return;
   const of = facts.among(beat);
-  const own = bytes(facts.sent(beat) / (of - 1));
+  const own = t.story.uneven ? "what it owns" : `its own part, ${bytes(facts.sent(beat) / (of - 1))},`;
   const group = of < t.ranks ? " of its group" : "";
   const others = `${of === 2 ? "the other rank" : `the ${exact(of - 1)} others`}${group}`;
   const says = [
     `To compute with ${name} a rank needs all of it, ${t.bytes("parameters")}.`,
-    `So each sends its own part, ${own}, to ${others}: an all-gather.`,
+    `So each sends ${own} to ${others}: an all-gather.`,
   ];
   // A rank shows what it received just after its last piece; but a fast one may have freed it before a slow one has it.
   const came = facts.came("parameters", facts.began(beat.places)) ?? 0;
@@ -106,7 +108,7 @@ function tellForward(t) {
   const says = [`${capital(t.each)} runs ${module} on its own batch of data${kept}.`];
   const rest = freed ?? ended;
   const own = facts.held(me, "parameters", rest);
-  if (freed) says.push(`Then it frees what the others own: ${ofAll(t, "parameters", own)}.`);
+  if (freed) says.push(`Then it frees what the others own${ofAll(t, "parameters", own)}.`);
   else if (t.ranks > 1 && !t.story.sent.forward?.has("all_gather"))
     says.push("All parameters are here already, so nothing need be sent.");
   const title = freed ? `${module} is computed, and freed` : `${module} is computed`;
@@ -115,19 +117,22 @@ function tellForward(t) {
 }
 
 /**
- * What is left of all of the unit, which may be of another dtype than the whole.
+ * ": of 200 kB it keeps 50.0 kB", which may be of another dtype than the whole; "" where ranks keep unlike parts.
  * @param {Teller} t @param {State} category @param {number} elements
  */
 function ofAll(t, category, elements) {
+  if (t.story.uneven) return "";
   const [whole, own] = [t.unit.numel, elements].map((some) => t.facts.dtype(category, some));
-  const keeps = `of ${t.bytes(category)} it keeps ${t.bytes(category, elements)}`;
+  const keeps = `: of ${t.bytes(category)} it keeps ${t.bytes(category, elements)}`;
   return own === whole ? keeps : `${keeps}, in ${own}`;
 }
 
 /** @param {Teller} t @param {number} time */
 function askMany(t, time) {
-  const { facts, name } = t;
-  return howMany(name, facts.whole("parameters", time), t.ranks, t.story.parts.parameters);
+  const { facts, name, story } = t;
+  const { parameters } = story.parts;
+  if (parameters && story.uneven) return null; // a rank that owns all of it never frees it
+  return howMany(name, facts.whole("parameters", time), t.ranks, parameters);
 }
 
 /** @param {Teller} t */
@@ -209,11 +214,11 @@ function tellReduce(t) {
   const to =
     beat.op === "all_reduce"
       ? "In two halves: parts to one rank each, which adds them up, then the sums to all."
-      : `Each rank gets the gradients of the others${group} for its own part, and adds them up.`;
+      : `Each rank gets the gradients of the others${group} for what it owns, and adds them up.`;
   const says = [
     all ? `All units travel in one exchange.` : "",
     to,
-    freed && held < before && !aside ? `Then it frees the rest: ${ofAll(t, "gradients", held)}.` : "",
+    freed && held < before && !aside ? `Then it frees the rest${ofAll(t, "gradients", held)}.` : "",
   ];
   const title = all ? "All gradients are added up" : `${possessive(name)} gradients are added up`;
   const time = Math.max(rest, freed ?? 0);
@@ -229,9 +234,10 @@ function tellUpdate(t) {
   const { facts, name, story, unit } = t;
   const updates = facts.updates();
   if (!updates.length) return;
+  const share = story.uneven ? "" : `, ${part(story.own)} of the parameters`;
   const says = [
     story.own
-      ? `Each rank updates only what it owns, ${part(story.own)} of the parameters${story.whole}.`
+      ? `Each rank updates only what it owns${share}${story.whole}.`
       : `${capital(t.each)} updates ${story.trained}${t.ranks > 1 ? story.alike : ""}.`,
     story.own ? "It needs optimizer state for nothing else." : "",
   ];

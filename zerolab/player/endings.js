@@ -36,7 +36,8 @@ export function tellTotal(t) {
   const of = Object.values(state);
   const [held, all] = [of.reduce((sum, one) => sum + one.held, 0), of.reduce((sum, one) => sum + one.all, 0)];
   const sent = facts.sentInStep();
-  const asks = t.ranks > 1 ? t.ask("share", () => whatShare(me, of, t.ranks)) : null;
+  const isAlike = !t.story.uneven || held < 0.99 * all; // where one rank owns everything, not every rank holds it
+  const asks = t.ranks > 1 && isAlike ? t.ask("share", () => whatShare(me, of, t.ranks)) : null;
   const says = [
     `At its update rank ${me} held ${bytes(held)} of parameters, gradients and optimizer state.`,
     `All of it would be ${bytes(all)}.`,
@@ -56,7 +57,7 @@ export function tellTotal(t) {
 function timesAll(t, sent, all) {
   const passes = sent / ((all * (t.ranks - 1)) / t.ranks);
   const near = Math.round(passes);
-  if (Math.abs(passes - near) > 0.02 || near < 1)
+  if (Math.abs(passes - near) > 0.02 || near < 1 || t.story.uneven)
     return `, ${(sent / all).toPrecision(2)} times as much as all parameters`;
   return `: ${near === 1 ? "" : `${near} times `}all parameters, less its own part${near === 1 ? "" : " each time"}`;
 }
@@ -65,14 +66,17 @@ function timesAll(t, sent, all) {
 export function tellTurn(t) {
   const { story, name } = t;
   const gathers = t.chapters.some(({ title }) => title.endsWith("is gathered"));
+  const frees = t.chapters.some(({ title }) => title.endsWith("and freed"));
   const shares = t.facts.moved("share", "all_gather", "broadcast");
   const look = gathers
-    ? `a row filled from end to end: ${name} is whole there, and soon hollow again`
+    ? `a row filled from end to end: ${name} is whole there${frees ? ", and soon hollow again" : ""}`
     : shares
       ? "the dotted cells after the update: parameters that are out of date"
       : story.own
         ? "which cells stay hollow from the beginning to the end"
-        : "hatching that turns solid: a gradient of one batch becomes the mean";
+        : story.summed && t.ranks > 1
+          ? "hatching that turns solid: a gradient of one batch becomes the mean"
+          : "activations, which pile up in the forward and are used up in the backward";
   const says = [
     "Escape ends the walk. Space then plays the whole step, and the arrow keys go from beat to beat.",
     `Look for ${look}. Keys 2 to 5 show time, memory and the source behind it.`,

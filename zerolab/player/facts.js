@@ -40,11 +40,14 @@ export class Facts {
   }
 
   /**
-   * The unit with which the most is done; among equals the largest; among those the second, to have one on either side.
+   * The largest unit; of several the one with which the most is done; of those the second, to have one on either side.
+   * Not the root, unless there is no other: to compute it is to compute all.
    * @returns {Unit | null}
    */
   #chooseUnit() {
-    const units = this.model.units.filter(({ padded, frozen }) => padded && !frozen);
+    const trained = this.model.units.filter(({ padded, frozen }) => padded && !frozen);
+    const inner = trained.filter(({ name }) => name !== "root");
+    const units = inner.length ? inner : trained;
     // What is sent: whether computing is a beat of its own differs from run to run.
     const sends = this.own.filter(({ kind }) => kind === "collective");
     const deeds = (/** @type {Unit} */ unit) =>

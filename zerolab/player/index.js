@@ -105,10 +105,12 @@ export function startPage() {
     changed: remember,
   });
   if (!player) return;
+  const players = player.pair?.players ?? [player];
   if (options.plays) playUnasked(player);
+  if (window.parent !== window) shrinkOnPaper(players);
   window.addEventListener("resize", () => {
     scale(host);
-    for (const one of player.pair?.players ?? [player]) one.redraw();
+    for (const one of players) one.redraw();
   });
   window.addEventListener("hashchange", () => {
     const { event, beat, theme, walk, focus } = hashOptions(window.location.hash);
@@ -117,7 +119,22 @@ export function startPage() {
     if (beat !== undefined) player.steps.beat(beat - 1);
     if (walk !== undefined) player.walk.show(walk - 1);
     // A page around a sandboxed frame has no other way to say that its theme has changed.
-    if (theme) for (const one of player.pair?.players ?? [player]) one.setTheme(theme);
+    if (theme) for (const one of players) one.setTheme(theme);
+  });
+}
+
+/**
+ * A frame cannot grow on paper: what would not fit into it is printed smaller.
+ * @param {Player[]} players
+ */
+function shrinkOnPaper(players) {
+  const { style } = document.body;
+  window.addEventListener("beforeprint", () => {
+    const hidden = players.reduce((sum, { scene: { body } }) => sum + body.scrollHeight - body.clientHeight, 0);
+    style.zoom = String(Math.min(1, window.innerHeight / (document.body.offsetHeight + hidden)));
+  });
+  window.addEventListener("afterprint", () => {
+    style.zoom = "";
   });
 }
 

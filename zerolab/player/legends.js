@@ -95,13 +95,15 @@ export function timelineLegend({ palette, scene, model }) {
  * What the ways of drawing a value mean, as far as this recording uses them.
  * @param {Player} player
  */
-function worths({ palette, model, values }) {
+function worths({ palette, model, story, values }) {
+  const isSame = !story.passes && (story.summed || !story.updated);
+  const whole = isSame ? "copy, the same on every rank" : "whole unit";
   const [local, stale] = [palette.worth("local"), palette.worth("stale")];
   return [
     ...(values.reductions.size ? [swatch("local gradient", local)] : []),
     ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
     ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
-      ? [swatch("copy, the same on every rank", { colour: palette.copy, ...SHEET, stroke: palette.paper })]
+      ? [swatch(whole, { colour: palette.copy, ...SHEET, stroke: palette.paper })]
       : []),
   ];
 }

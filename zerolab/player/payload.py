@@ -47,6 +47,11 @@ class Table(dict[T, int]):
         return 0 if value is None else self.setdefault(value, len(self) + 1)
 
 
+def readable(text: str) -> str:
+    """A text with what nobody sees, or what turns the text around it, escaped as in Python; spaces and lines stay."""
+    return "".join(c if c.isprintable() or c.isspace() else c.encode("unicode_escape").decode() for c in text)
+
+
 def varint(value: int) -> bytes:
     """An unsigned number in groups of seven bits, lowest first; the high bit says that more follow."""
     out = bytearray()
@@ -181,7 +186,8 @@ def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str,
     for name in tables["units"]:
         unit = known.get(name, UnitInfo(name, 0, 0, "", ()))
         found = owners(recording, unit, held) if unit.padded else None
-        out.append(asdict(unit) | {"parameters": len(unit.parameters), "owners": found})
+        told = {"name": readable(name), "parameters": len(unit.parameters), "owners": found}
+        out.append(asdict(unit) | told)
     return out
 
 
@@ -206,7 +212,7 @@ def payload(recording: "Recording") -> dict[str, object]:
     columns = _columns(events, tables)
     # A recording made elsewhere may lack the text of a source; its events still name the line.
     missing = Source("source not recorded", "")
-    texts = [recording.sources.get(key, missing) for key in tables["sources"]]
+    sources = [recording.sources.get(key, missing) for key in tables["sources"]]
     return {
         "format": "zerolab-player",
         "version": VERSION,
@@ -217,13 +223,13 @@ def payload(recording: "Recording") -> dict[str, object]:
         "phases": PHASES,
         "kinds": KINDS,
         "categories": CATEGORIES,
-        "words": list(tables["words"]),
+        "words": [readable(word) for word in tables["words"]],
         "groups": list(tables["groups"]),
         # Flat instead of pairs: as JSON that saves two brackets a span, and the page walks them two by two anyway.
         "spans": [[edge for span in spans for edge in span] for spans in tables["spans"]],
         "numbers": list(tables["numbers"]),
         "units": _units(recording, tables, held_by(events)),
-        "sources": [asdict(source) for source in texts],
+        "sources": [{name: readable(text) for name, text in asdict(source).items()} for source in sources],
         "count": len(events),
         "columns": columns,
     }

@@ -31,7 +31,7 @@ export class Story {
     this.updated = model.columns.kind.some(
       (kind, i) => kind === codeOf(model.payload.kinds, "optimizer") && !model.cut.has(i),
     );
-    this.uneven = false; // whether some rank keeps much more of a unit than the mean, as owners of whole matrices do
+    this.uneven = false; // whether ranks keep very unlike parts of a unit, as owners of whole matrices do
     this.parts = {
       parameters: this.#inParts("parameters"),
       gradients: this.#inParts("gradients"),
@@ -120,33 +120,32 @@ export class Story {
    */
   #inParts(category) {
     const { model } = this;
+    const { rank } = model.columns;
     const updates = this.#updates();
-    /** @type {(i: number, unit: string) => Spans | undefined} */
-    const at = (i, unit) =>
+    /** @type {(i: number, unit: Unit) => Spans | undefined} */
+    const at = (i, { name }) =>
       category === "optimizer_state" // which the first update makes, and nobody gathers
-        ? model.changes(model.columns.rank[i], category, unit).spans.findLast((spans) => spans.length)
-        : model.held(model.columns.rank[i], category, unit, i);
-    /** @type {(unit: Unit) => number[]} */
-    const held = (unit) =>
-      updates.map((i) =>
-        category === "parameters" && !this.updated
-          ? range(model, model.columns.rank[i], unit).least
-          : size(at(i, unit.name) ?? []),
-      );
-    const largest = [...model.units]
-      .sort((a, b) => b.padded - a.padded)
-      .find((unit) => unit.padded && held(unit).some(Boolean));
-    if (!largest) {
+        ? model.changes(rank[i], category, name).spans.findLast((spans) => spans.length)
+        : model.held(rank[i], category, name, i);
+    /** @type {(i: number, unit: Unit) => number} */
+    const held = (i, unit) =>
+      category === "parameters" && !this.updated
+        ? range(model, rank[i], unit).least
+        : size((at(i, unit) ?? []).map((edge) => Math.min(edge, unit.numel))); // without padding
+    const kept = model.units
+      .map((unit) => ({ sizes: updates.map((i) => held(i, unit)), whole: unit.numel }))
+      .filter(({ sizes, whole }) => whole && sizes.some(Boolean));
+    if (!kept.length) {
       if (updates.some((i) => model.liveAt(i)[category])) this.lacking.add(category); // nobody told which elements
       return 0;
     }
     // Some systems shard unevenly, and then the ranks' mean says into how many parts.
-    const sizes = held(largest);
-    const mean = sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
-    const parts = Math.round(largest.padded / mean);
-    if (parts > 1) this.uneven ||= Math.max(...sizes) > 1.5 * mean;
+    const mean = (/** @type {number[]} */ sizes) => sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
+    this.uneven ||= kept.some(({ sizes }) => sizes.some((one) => Math.abs(one - mean(sizes)) > mean(sizes) / 2));
+    const { sizes, whole } = kept.reduce((most, one) => (one.whole > most.whole ? one : most));
+    const parts = Math.round(whole / mean(sizes));
     // What all ranks together lack was not recorded, as of a tensor that is sharded by columns.
-    if (sizes.length === model.worldSize && sizes.length * mean < 0.99 * largest.padded) {
+    if (sizes.length === model.worldSize && sizes.length * mean(sizes) < 0.99 * whole) {
       this.lacking.add(category);
       this.uneven = true;
     }
@@ -250,9 +249,11 @@ export class Story {
   }
 
   #untrained() {
+    const { columns, payload } = this.model;
     const none = "There is no training step here";
-    if (this.model.payload.meta.total_only) return `${none}, but how many bytes were allocated, and when.`;
+    if (payload.meta.total_only) return `${none}, but how many bytes were allocated, and when.`;
     if (this.#isAlone()) return `${none}: this rank is alone, and has nobody to send to.`;
+    if (!columns.kind.includes(codeOf(payload.kinds, "collective"))) return `${none}, and nothing is sent.`;
     return `${none}: the ranks send each other tensors, as the sentences below tell one by one.`;
   }
 
@@ -268,7 +269,8 @@ export class Story {
       gathered: gathers(model, this.acts),
       some: areAllInParts(model) ? "each unit" : "some units",
       own,
-      uneven,
+      share: uneven ? "what it owns" : `1/${exact(parts.parameters)}`,
+      owned: uneven ? "what" : `the 1/${exact(own)} that`,
       trained,
       whole,
       summed,
@@ -287,15 +289,15 @@ const TOLD = {
     const what = "something that is no part of a unit, such as a check that all do the same";
     return `Aside from the training step: the ranks send each other ${what}.`;
   },
-  setup({ parts, known, passes, divided, some, whole, does }) {
+  setup({ parts, known, passes, divided, share, some, whole, does }) {
     const agreed = does("broadcast") && !divided ? "rank 0 sends its parameters to all, so that all begin alike; " : "";
-    const shard = `1/${exact(parts.parameters)} of every ${whole ? "sharded " : ""}unit, its shard`;
+    const part = `${share} of every ${whole ? "sharded " : ""}unit, its shard`;
     const all = passes ? "the parameters that it computes with" : "all of them";
-    const kept = divided ? `its part of ${some}` : parts.parameters ? shard : all;
+    const kept = divided ? `its part of ${some}` : parts.parameters ? part : all;
     const keeps = known.parameters ? `each rank keeps ${kept}` : "what each rank keeps was not recorded";
     return `Before the first step: ${agreed}${keeps}.`;
   },
-  forward({ parts, known, passes, released, divided, gathered, some, whole, does }) {
+  forward({ parts, known, passes, released, divided, gathered, share, some, whole, does }) {
     if (passes) return "Forward: ranks send each other what they have computed, and go on with what they get.";
     if (divided && !gathered) return `Forward: every rank computes with its own part of ${some}; none is gathered.`;
     if (!known.parameters) {
@@ -309,7 +311,7 @@ const TOLD = {
     const unit = whole ? "sharded unit" : "unit";
     const kept = divided
       ? `a rank keeps a part of ${some}, but computing needs more of it`
-      : `a rank keeps 1/${exact(parts.parameters)} of each ${unit}, but computing needs all of it`;
+      : `a rank keeps ${share} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
   backward({ parts, known, passes, released, divided, does }) {
@@ -329,7 +331,7 @@ const TOLD = {
     if (passes) return `${start}ranks send each other what they have computed, and go on with what they get.`;
     return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
   },
-  update({ parts, known, own, uneven, divided, trained, whole, summed, alike, does }) {
+  update({ parts, known, own, owned, divided, trained, whole, summed, alike, does }) {
     if (divided) return "Update: each rank updates what it has.";
     if (!own && !known.optimizer_state) return "Update: which parameters a rank updates was not recorded.";
     if (!own)
@@ -338,13 +340,11 @@ const TOLD = {
     const first = does("all_to_all")
       ? "each matrix is put together on one rank to work out its update, which goes back in parts; "
       : "";
-    const part = uneven ? "what" : `the 1/${exact(own)} that`;
-    return `Update: ${first}each rank updates only ${part} it owns${whole}${why}.`;
+    return `Update: ${first}each rank updates only ${owned} it owns${whole}${why}.`;
   },
-  share({ own, uneven }) {
+  share({ own, owned }) {
     if (!own) return "After the update: the ranks gather what is no parameter, such as their losses.";
     const why = "so that everybody has the new parameters";
-    const part = uneven ? "what" : `the 1/${exact(own)} that`;
-    return `After the update: each rank sends ${part} it updated to all others, ${why}.`;
+    return `After the update: each rank sends ${owned} it updated to all others, ${why}.`;
   },
 };

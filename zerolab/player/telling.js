@@ -90,6 +90,7 @@ function sending({ op, act, places, units }, model, story, isBroken) {
   const whole = !model.units.length;
   const some = ranks < model.worldSize;
   const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
+  const number = story.uneven && !story.divided.size ? "" : `${exact(ranks)} `; // some may have nothing
   const others = some ? "the others of its group" : "all other ranks";
   if (isBroken && op !== "barrier") return `${words(op)} between ${exact(ranks)} ranks`;
   if (op === "all_gather" && act === "share") return `each owner sends its new parameters to ${others}`;
@@ -98,7 +99,7 @@ function sending({ op, act, places, units }, model, story, isBroken) {
       ? `every rank gets the parts of ${some ? whose : `all ${exact(ranks)}`}`
       : units.some(({ name }) => story.divided.has(name))
         ? `what ${whose} keep of it is gathered, so that each of them has it`
-        : `its ${exact(ranks)} shards are gathered, so every rank${theirs} has all of it`;
+        : `its ${number}shards are gathered, so every rank${theirs} has all of it`;
   if (op === "reduce_scatter")
     return whole
       ? `each rank gets the sum${theirs} of its own part`

@@ -272,8 +272,9 @@ export interface Known {
   some: string;
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   own: number;
-  /** Whether some rank keeps much more of a unit than the mean. */
-  uneven: boolean;
+  /** What a rank keeps of a unit, and the words before "it owns": a share, unless shares are unlike. */
+  share: string;
+  owned: string;
   /** What is updated where nobody owns a part of it. */
   trained: string;
   /** "", or what is updated beside a part that is owned. */

@@ -43,10 +43,11 @@ function someNames(pane, palette, lit) {
   const pitch = numbers.length > 1 ? (numbers[numbers.length - 1].x - numbers[0].x) / (numbers.length - 1) : widest;
   const every = [1, 2, 5, 10, 20, 50].find((count) => count * pitch >= widest) ?? 100;
   const now = places.find(({ unit }) => lit === unit.name);
-  const half = now ? over.widthOf(now.unit.name, { weight: 700 }) / 2 : 0;
+  const room = over.width - pane.gutter.left;
+  const half = now ? Math.min(room, over.widthOf(now.unit.name, { weight: 700 })) / 2 : 0;
   const centre = now ? now.x + now.width / 2 : 0;
   const middle = Math.max(pane.gutter.left + half, Math.min(over.width - half, centre));
-  if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center" });
+  if (now) over.text(now.unit.name, middle, 9, { colour: palette.ink, weight: 700, align: "center", room });
   for (const { unit, x, width } of numbers) {
     const at = x + width / 2;
     const free = !now || Math.abs(at - middle) > half + widest / 2;
