@@ -91,6 +91,8 @@ def of_real_values():
         ({"world_size": True}, ValueError, "world size is True"),
         ({"stages": "zero4"}, ValueError, "unknown stage 'zero4': choose one of ddp, zero1, zero2, zero3, muon-repl"),
         ({"model": Branches}, ValueError, "pass batches"),
+        ({"model": Branches, "batches": 5}, TypeError, "batches is 5: pass a list of .inputs, targets."),
+        ({"model": Branches, "batches": BATCH[0][0]}, TypeError, "batches is tensor"),
         ({"model": of_real_values, "batches": BATCH}, ValueError, "'weight' has values already"),
         ({"model": Branches, "batches": BATCH, "stages": "ddp"}, RuntimeError, "needs values"),
         ({"model": Masks, "batches": BATCH, "stages": "ddp"}, RuntimeError, "aten.index.Tensor needs values"),

@@ -1,5 +1,7 @@
 """fit: what follows from its table, and what it refuses."""
 
+from functools import partial
+
 import pytest
 import torch
 from own_models import llama, tied_gpt
@@ -7,18 +9,22 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy
 
 from zerolab import catalog, fit, theory
-from zerolab.simulation.found import MOST
+from zerolab.simulation.found import GPUS, MOST
+from zerolab.simulation.needs import Question
 
 TOKENS = torch.zeros(2, 16, dtype=torch.int64)
 NUMBERS = torch.zeros(8, 64)
 
 
-def layers():
-    return nn.Sequential(*[nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)])
+def layers(wide=64, hidden=256):
+    return nn.Sequential(
+        *[nn.Sequential(nn.Linear(wide, hidden), nn.GELU(), nn.Linear(hidden, wide)) for _ in range(4)]
+    )
 
 
 def ask(world_size=4, **given):
-    return fit(layers, world_size, **{"inputs": NUMBERS, "stages": "zero3", "checkpointing": "none"} | given)
+    asked = {"model": layers, "inputs": NUMBERS, "stages": "zero3", "checkpointing": "none"}
+    return fit(world_size=world_size, **asked | given)
 
 
 def test_offload_says_what_a_rank_needs_of_the_gpu_and_of_main_memory():
@@ -216,6 +222,25 @@ def test_the_fewest_gpus_are_looked_for_from_below_for_with_more_a_rank_may_need
     assert needs[1024] > needs[4] > needs[8] > needs[64]
     for found.usable, least in ((needs[8], 8), (needs[4], 4), (needs[64] / 2, None)):
         assert found.least_gpus() == least
+
+
+def test_what_an_engine_refuses_is_said_in_its_words_and_not_as_a_step_that_failed():
+    with pytest.raises(TypeError, match=r"^overlap is 'yes': pass True or False$"):
+        ask(options={"overlap": "yes"})
+
+
+@pytest.mark.parametrize(("width", "hidden", "most"), [(64, 256, 5), (9, 21, len(GPUS))], ids=["even", "padded"])
+def test_it_gives_up_on_more_gpus_where_none_would_fit_and_only_there(width, hidden, most, monkeypatch):
+    found = ask(1, model=partial(layers, width, hidden), inputs=torch.zeros(8, width))
+    needs = {row["world_size"]: row["needs"] for row in found.over("world_size", GPUS)}
+    for found.usable in sorted(needs.values())[:2]:
+        assert found.least_gpus() == next(count for count, need in needs.items() if need <= found.usable)
+
+    tried, cell = [], Question.cell
+    monkeypatch.setattr(Question, "cell", lambda *asked, **how: tried.append(asked) or cell(*asked, **how))
+    found.usable /= 2
+    assert found.least_gpus() is None
+    assert len(tried) <= most
 
 
 def test_a_row_for_which_the_table_has_nothing_better_leaves_it_to_the_answer():

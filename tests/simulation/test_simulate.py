@@ -47,6 +47,15 @@ def test_a_simulation_holds_what_real_ranks_hold(precision):
     assert_explained(fake)
 
 
+def test_a_scaler_of_what_torch_shards_finds_no_overflow_where_there_are_no_values():
+    """FSDP2 in fp16 was said to need values, and fit knew its state alone."""
+    real = compare("muon-rows", world_size=2, model="gpt-tiny", steps=2, precision="fp16").rows[0]
+    fake = simulate("muon-rows", world_size=2, model="gpt-tiny", precision="fp16", hardware=CPU).rows[0]
+    assert real["state"] == fake["state"]
+    for category in ("parameters", "gradients", "optimizer_state"):
+        assert real["peak"][category] == fake["peak"][category]
+
+
 def test_derived_ranks_own_what_the_real_ones_own_and_say_so():
     real = compare("zero3", world_size=2, model="mlp-odd", steps=2).recordings["zero3"]
     fake = simulate("zero3", world_size=2, model="mlp-odd", hardware=CPU).recordings["zero3"]
@@ -232,6 +241,50 @@ def test_an_operation_met_again_gives_what_it_gave_at_first():
             assert (whole + 1.0).dtype == torch.float32
             assert (whole[:4].view(2, 2).t() * 2).stride() == (1, 2)
             assert [part.shape for part in torch.ones(2, 3, 4).max(dim=1)] == [(2, 4), (2, 4)]
+
+
+def test_an_operation_met_again_has_the_default_dtype_of_then():
+    before = torch.get_default_dtype()
+    try:
+        with world(1):
+            assert torch.ones(5).dtype == before
+            torch.set_default_dtype(torch.float64)
+            assert torch.ones(5).dtype == torch.float64
+    finally:
+        torch.set_default_dtype(before)
+
+
+def test_what_is_written_into_is_returned_written_if_it_has_a_value_and_as_wide_as_it_was():
+    with world(1):
+        shape, number = torch.ones(3, 4), torch.tensor(2.0)
+        for _ in range(2):
+            assert shape.add_(1.0) is shape
+            torch._foreach_add_([shape, shape.t()], 1.0)
+            torch._foreach_mul_([number], 2.0)
+            with pytest.raises(RuntimeError, match="broadcast"):
+                shape.add_(torch.ones(5))
+        assert number.item() == 8.0
+        assert shape.shape == (3, 4)
+
+
+class TwoProducts(nn.Module):
+    """A square, which reads its argument once, and another product; in one order or the other."""
+
+    def __init__(self, square_first):
+        super().__init__()
+        self.weight, self.square_first = nn.Parameter(torch.empty(8, 8)), square_first
+
+    def forward(self, x):
+        other = x + 1
+        factors = [other, x] if self.square_first else [x, other]
+        return (other * factors[0] + other * factors[1]) @ self.weight
+
+
+def test_a_square_moves_as_many_bytes_whatever_was_multiplied_before_it():
+    batch = [(torch.ones(8, 8), torch.ones(8, 8))]
+    found = [simulate("ddp", 1, partial(TwoProducts, first), batches=batch) for first in (True, False)]
+    first, second = (each.recordings["ddp"].info.costs["moved_bytes"] for each in found)
+    assert first == second
 
 
 def test_attention_is_fused_as_on_real_devices():

@@ -1,12 +1,16 @@
 """The moments of a step in 8 bits, and those of one of several micro-batches, beside a simulation of the engines."""
 
+import re
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from torch.nn import functional
 
-from zerolab import catalog, theory
+from zerolab import catalog, compare, theory
+from zerolab.models import loss
 from zerolab.simulation import architectures
 from zerolab.simulation.fit import fit
 from zerolab.simulation.run import simulate
@@ -43,6 +47,14 @@ def test_one_flats_moments_in_fp32_are_needed_where_they_are_kept_in_8_bits(root
     assert "ddp" in needs
     for stage, need in needs.items():
         assert need == pytest.approx(found[stage], rel=1e-3), stage
+
+
+def test_the_page_that_plan_points_to_has_all_moments():
+    (page,) = re.findall(r"docs/\w+\.md", theory.plan.__doc__)
+    told = (Path(__file__).parents[2] / page).read_text()
+    for scheme, stage in (("zerolab", "zero3"), ("fsdp2", "zero3")):
+        for name in moments(Job(GPT, 4, "bf16", 1, 64, scheme=scheme), stage):
+            assert f"`{name.partition(' of ')[0]}" in told
 
 
 # Where activations are small: the root's last gradient comes while the first block's are still sent, and block 0 has no
@@ -120,6 +132,17 @@ def test_fsdp2_peaks_as_in_a_simulation_of_torchs_own(shape, stage, options, che
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize(("node", "length"), [(4, 64), (2, 1024)])
+def test_in_hybrid_sharding_what_nodes_add_up_stays_in_16_bits_until_backward_ends(node, length, precision):
+    shape, ranks = gpt(512, 3, 1024, 1000), 2 * node
+    asked = {"stages": "hsdp", "checkpointing": "block", "length": length, "precision": precision}
+    (cell,) = fit(partial(architectures.build, shape), ranks, gpus_per_node=node, **asked).cells
+    sharded = {"scheme": "fsdp2", "sharding": "hybrid", "gpus_per_node": node}
+    planned = peak(Job(shape, ranks, precision, 1, length, "block", **sharded), "zero3")
+    assert sum(planned[1].values()) == pytest.approx(cell.needs, rel=0.002), (planned[0], cell.highest)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
 def test_two_ranks_of_fsdp2_have_much_of_a_wide_outputs_gradient_beside_what_they_send(precision):
     shape = llama(256, 1, 16, 128_000, hidden=1024, kv_heads=4)
     given = {"length": 16, "checkpointing": "block", "precision": precision}
@@ -138,6 +161,35 @@ def test_megatrons_adam_has_both_moments_of_what_a_rank_owns_in_fp32():
     for stage, owners in (("ddp", 1), ("zero1", 4)):
         update = moments(Job(GPT, 4, "bf16", 1, 64, scheme="megatron", moments="8-bit"), stage)["update"]
         assert update["buffers"] == 8 * round(GPT.num_params / owners)
+
+
+WIDE = gpt(32, 1, 64, 20_000)
+
+
+def returning_fp32():
+    model = architectures.build(WIDE)
+    model.register_forward_hook(lambda _module, _inputs, logits: logits.float())
+    return model
+
+
+def casting(logits, targets):
+    return functional.cross_entropy(logits.float().flatten(0, -2), targets.flatten())
+
+
+@pytest.mark.parametrize(
+    ("build", "loss_fn", "spared"),
+    [(returning_fp32, loss, 0), (partial(architectures.build, WIDE), casting, 2)],
+    ids=["the model", "the loss"],
+)
+def test_logits_in_fp32_are_those_of_real_ranks_whose_model_returns_them_and_less_where_the_loss_casts(
+    build, loss_fn, spared
+):
+    tokens = torch.zeros(4, 64, dtype=torch.int64)
+    asked = {"batches": [(tokens, tokens)] * 2, "loss_fn": loss_fn, "precision": "bf16"}
+    (row,) = compare("zero3", world_size=2, steps=2, model=build, **asked).rows
+    planned = peak(Job(WIDE, 2, "bf16", 2, 64, logits="fp32"), "zero3")
+    less = spared * 2 * 64 * WIDE.vocabulary
+    assert sum(planned[1].values()) - less == pytest.approx(sum(row["peak"].values()), rel=0.002), planned[0]
 
 
 def test_a_fused_linear_cross_entropy_needs_the_outputs_weight_at_the_loss():
@@ -213,3 +265,11 @@ def test_in_a_llama_the_first_gradient_of_an_mlp_is_added_to_the_earlier_ones_be
     (cell,) = fit(partial(architectures.build, shape), 8, stages=stage, precision="bf16", **batch).cells
     job = Job(shape, 8, "bf16", 1, 512, micro_batches=2)
     assert sum(peak(job, stage)[1].values()) == pytest.approx(cell.needs, rel=0.01)
+
+
+def test_a_blocks_mean_gradient_is_a_tensor_of_its_own_until_it_is_added_to_those_of_earlier_micro_batches():
+    shape = llama(512, 6, 64, 64, hidden=1408)
+    batch = {"rows": 1, "length": 64, "checkpointing": "none", "precision": "fp32", "micro_batches": 2}
+    (cell,) = fit(partial(architectures.build, shape), 3, stages="zero2", **batch).cells
+    planned = peak(Job(shape, 3, "fp32", 1, 64, micro_batches=2), "zero2")
+    assert sum(planned[1].values()) == pytest.approx(cell.needs, rel=0.003), (planned[0], cell.highest)

@@ -10,8 +10,10 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, FakeWork
+from torch.amp import GradScaler
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -99,6 +101,11 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
         yield
 
 
+def step_anyway(_: Any, __: GradScaler, optimizer: torch.optim.Optimizer, *___: Any) -> Any:
+    """In place of the scaler's `_maybe_opt_step`, which asks whether there was an overflow."""
+    return optimizer.step()
+
+
 def engine_of(stage: str, gpus_per_node: int) -> type[Any]:
     """The engine's class, to be used where all tensors are shapes; under hsdp each node is a replica."""
     engine = ENGINES[stage]
@@ -116,8 +123,10 @@ def engine_of(stage: str, gpus_per_node: int) -> type[Any]:
                 return mesh
 
         def training_step(self, *arguments: Any) -> Any:
-            # FSDP2 refuses to train parameters that were never given memory; here none are.
-            with replace(FSDPParamGroup, "_validate_no_meta_params", lambda *_: None):
+            with ExitStack() as stack:
+                # FSDP2 refuses to train parameters that were never given memory; here none are.
+                stack.enter_context(replace(FSDPParamGroup, "_validate_no_meta_params", lambda *_: None))
+                stack.enter_context(replace(GradScaler, "_maybe_opt_step", step_anyway))
                 return super().training_step(*arguments)
 
     OnShapes.__name__ = engine.__name__

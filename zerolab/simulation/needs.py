@@ -180,7 +180,7 @@ class Question:
                     begun=partial(_watch, seen, self.micro_batches),
                 )
         except own.FAILURES as error:
-            if isinstance(error, ValueError) and not seen["runs"]:  # the stage refuses the model
+            if isinstance(error, (ValueError, TypeError)) and not seen["runs"]:  # the stage refuses model or options
                 raise
             if own.lacks_values(error):
                 return self._state_only(stage, precision, checkpointing, own.first_line(error))

@@ -156,6 +156,7 @@ def _check_batch(model: ModelSource, batches: Sequence[Batch] | None, rows: int 
     if not of_catalog and not rows is length is None:
         own = f"{model!r} has a batch of its own" if isinstance(model, str) else "batches= says what a rank gets"
         raise ValueError(f"rows and length are for the models of the catalog, and {own}: leave them out")
+    check_type("batches", batches, Sequence | None, "a list of (inputs, targets), of which the first is taken")
     if isinstance(model, str) and batches is not None:
         raise ValueError(f"batches are for a function of your own: leave them out, or pass one in place of {model!r}")
 

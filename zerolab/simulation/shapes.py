@@ -7,9 +7,10 @@ checked for here: an operation that needs values, and one that reads a released 
 
 from collections.abc import Iterable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
+from torch import get_default_dtype
 from torch.nn import functional
 from torch.optim import adam
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +21,7 @@ from zerolab.recording import c10d
 from zerolab.simulation.costs import Meter
 
 META = torch.device("meta")
+MOST_KNOWN = 4096  # outcomes, of which a stage has two hundred, in a megabyte at most
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch no memory
 _LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
@@ -39,24 +41,29 @@ class Kind(NamedTuple):
     looks_up: bool
     overwrites: bool
     is_fresh: bool  # its results are new tensors, whose shapes follow from the arguments'
+    writes: bool  # it changes numbers of its first argument and nothing else, and returns that or nothing
     at_once: bool  # many tensors in one kernel, as in an optimizer's foreach update
     flops: Any  # a formula, or None
     func: Any  # kept, so that no other operation gets its `id`
 
 
 Outcome = tuple[Any, float, int]
-"""An operation's result for arguments of given shapes, as `_make` takes it; its flops, and the bytes that it moves."""
+"""An operation's result for arguments of given shapes, as `_make` takes it; its flops, and the bytes that it writes."""
+_WRITTEN = object()  # in place of a result: the argument that was written into
 
 
 class Shapes(TorchDispatchMode):
     """While active, no new tensor has memory; the `meter`, if there is one, is told what is executed."""
 
+    _kinds: ClassVar[dict[int, Kind]] = {}  # by `id`: an operation's own hash is slow
+    _known: ClassVar[dict[Any, Outcome]] = {}  # other ranks, stages and simulations meet the same shapes
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
+        if len(self._known) > MOST_KNOWN:
+            self._known.clear()
         self.meter: Meter | None = None
         self.engine: Any = None  # it names the unit that a released storage belongs to
-        self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
-        self._known: dict[Any, Outcome] = {}
         self._nothing = torch.empty(0)  # what the fake group is given to send
 
     @classmethod
@@ -85,17 +92,19 @@ class Shapes(TorchDispatchMode):
                 f"{func} needs values, and a simulated rank has none: take the branch on shapes, or train it on real "
                 "ranks"
             )
-        return self._compute(kind, args, keywords)
+        return self._compute(kind, types, args, keywords)
 
-    def _compute(self, kind: Kind, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    def _compute(self, kind: Kind, types: Any, args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
         """Executes it, or repeats the result for equal shapes: many of torch's meta implementations are slow Python."""
         func = kind.func
         read = self._bytes_read(func, args)
-        key = (id(func), _shape_of(args), _shape_of(tuple(keywords.items()))) if kind.is_fresh else None
+        # A tensor of another class, such as one that stands in for a gradient, may do more than torch.
+        repeats = not types and (kind.is_fresh or (kind.writes and not _is_real(args)))
+        key = (id(func), get_default_dtype(), _shape_of(args), _shape_of([*keywords.items()])) if repeats else None
         known = self._known.get(key) if key is not None else None
         if known is not None:
-            recipe, flops, nbytes = known
-            result = _make(recipe)
+            recipe, flops, written = known
+            result = args[0] if recipe is _WRITTEN else _make(recipe)
         else:
             try:
                 result = func(*args, **keywords)
@@ -104,16 +113,17 @@ class Shapes(TorchDispatchMode):
                     f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
                 ) from error
             written = _bytes_of(result)
-            if kind.looks_up:  # a few rows of a table that may be gigabytes
-                read = written
-            elif kind.overwrites:
-                read -= written
-            flops, nbytes = kind.flops(args, keywords, result) if kind.flops is not None else 0.0, read + written
+            flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
             if key is not None:
                 with suppress(LookupError):
-                    self._known[key] = _recipe_of(result), flops, nbytes
+                    recipe = _WRITTEN if kind.writes and result is not None else _recipe_of(result)
+                    self._known[key] = recipe, flops, written
+        if kind.looks_up:  # a few rows of a table that may be gigabytes
+            read = written
+        elif kind.overwrites:
+            read -= written
         if self.meter is not None:
-            self.meter.compute(flops, nbytes, at_once=kind.at_once)
+            self.meter.compute(flops, read + written, at_once=kind.at_once)
         return result
 
     def _bytes_read(self, func: Any, values: Iterable[Any]) -> int:
@@ -209,15 +219,13 @@ def _kind_of(func: Any) -> Kind:
         effect = "free"
     else:
         effect = "computes"
-    is_fresh = (
-        bool(aliases)
-        and all(alias is None for alias in aliases)
-        and name not in ("_unsafe_view", "_local_scalar_dense")
-    )
+    is_fresh = bool(aliases) and all(alias is None for alias in aliases)
+    is_fresh = is_fresh and not needs and name not in ("_unsafe_view", "_local_scalar_dense")
+    writes = name.endswith("_") and len(aliases) < 2 and not needs and torch.Tag.inplace_view not in tags
     places = any(argument.name == "device" for argument in schema.arguments)
     flops = _flops_of(func, schema.name)
     at_once, overwrites = name.startswith("_foreach"), name in _OVERWRITES
-    return Kind(effect, places, needs, name in _LOOK_UPS, overwrites, is_fresh and not needs, at_once, flops, func)
+    return Kind(effect, places, needs, name in _LOOK_UPS, overwrites, is_fresh, writes, at_once, flops, func)
 
 
 def _flops_of(func: Any, name: str) -> Any:
@@ -232,8 +240,11 @@ def _flops_of(func: Any, name: str) -> Any:
 
 
 def _is_real(args: tuple[Any, ...]) -> bool:
-    """Whether an operation works on one of the few tensors that have values."""
-    return bool(args) and isinstance(args[0], torch.Tensor) and args[0].device != META
+    """Whether an operation works on one of the few tensors that have values, or on a list of them."""
+    first = args[0] if args else None
+    if first.__class__ is list and first:
+        first = first[0]
+    return isinstance(first, torch.Tensor) and first.device != META
 
 
 def _needs_values(func: Any, args: tuple[Any, ...]) -> bool:

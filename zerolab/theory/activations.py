@@ -29,9 +29,9 @@ NORMS = ("fused", "unfused")
 written in Hugging Face's and Meta's Python, which keeps a copy of the input in fp32 and the result before the weight:
 in any precision four more bytes for each number of a token."""
 LOGITS = ("own", "fp32", "flash", "fused")
-"""The logits at the loss: they stay in the model's precision; they are cast to fp32, as in Hugging Face and torchtitan;
-one kernel writes their gradient beside them (flash-attn's cross-entropy); or they are never stored: a fused linear
-cross-entropy (Liger's) makes a chunk of them at a time."""
+"""The logits at the loss: they stay in the model's precision; the model returns them in fp32; one kernel writes their
+gradient beside them (flash-attn's cross-entropy); or they are never stored: a fused linear cross-entropy (Liger's)
+makes a chunk of them at a time."""
 
 
 def check_norms(shape: Architecture, norms: str) -> None:
@@ -125,7 +125,8 @@ def at_the_loss(
 
     There are four: the logits, the logarithms of their softmax, and the gradients of both; with "flash" there are two,
     the logits and their gradient. The logits themselves stay as long as the training loop holds the model's output.
-    Each of `tensor` ranks has a part of the vocabulary.
+    With "fp32" all are in fp32, 16 bytes; where the loss casts what a model returns in 16 bits, they are 14. Each of
+    `tensor` ranks has a part of the vocabulary.
 
     "fused" stores none, but computes the gradients of the output layer in forward: that of its input, which is then
     kept in place of the input, and that of its weight. Source: linkedin/Liger-Kernel,

@@ -78,6 +78,10 @@ class _Step:
             word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
         self.kept_of_a_gradient = self._kept_of_a_gradient()
+        # FSDP2 has what nodes have added up until backward ends, beside the gradient where that is a copy: in fp32, or
+        # in main memory.
+        between_nodes = job.scheme == "fsdp2" and job.sharding == "hybrid" and job.nodes > 1
+        self.added_up = (between_nodes and (job.offload or word < FP32_BYTES)) / job.shards
         # What the micro-batches before have left, which this one's gradients are added to; DeepSpeed's ZeRO-3 allocates
         # that once and for all (runtime/zero/stage3.py, grad_partitions_flat_buffer).
         stays = job.micro_batches > 1 or (job.scheme, stage) == ("deepspeed", "zero3")
@@ -162,7 +166,8 @@ class _Step:
         if self.job.scheme == "fsdp2":  # the root is released, and sent from another tensor; what comes back is cast
             cast = (self.job.word < FP32_BYTES) / self.job.shards
             twice = self.table + self.root * (cast + self.kept_of_a_gradient)
-        reduced = self.before or (self.whole - self.root) * self.kept_of_a_gradient
+        blocks = self.whole - self.root
+        reduced = blocks * self.added_up + (self.before or blocks * self.kept_of_a_gradient)
         gathered = self._gathered(-1, 0) + self._second(0)
         gradients = reduced + max(coming + self._sent(), twice)
         yield "root", self._moment(self.returned + self.through, gathered, gradients)
@@ -172,7 +177,8 @@ class _Step:
         """The moments of a block's backward."""
         is_fsdp2, others = self.job.scheme == "fsdp2", self.depth - 1 - number
         activations = number * self.kept + self.returned + self.through + self.idle
-        reduced = self.waiting + (self.before or others * self.block * self.kept_of_a_gradient)
+        blocks = others * self.block
+        reduced = self.waiting + blocks * self.added_up + (self.before or blocks * self.kept_of_a_gradient)
         sent = self._sent() * (others > 0)
         alone, both = (self._gathered(number, blocks) + self._second(number) for blocks in (1, 1 + (number > 0)))
         yield (
@@ -188,6 +194,8 @@ class _Step:
         arrived = (activations + self.inputs, reduced + sent + self.comes)
         if self.stage != "zero3" and not is_fsdp2:
             laid_out = self.block * (self.job.scheme != "megatron")
+            if self.before and others and not self.adds_at_once:
+                laid_out += self.block * self.kept_of_a_gradient  # the mean of the block before, which is added
             arrived = max(arrived, (activations, reduced + self.comes + laid_out), key=sum)
         yield f"gradients of blocks.{number}", self._moment(arrived[0], both, arrived[1])
 

@@ -173,7 +173,7 @@ def plan(
     context: int = 1,
     micro_batches: int = 1,
 ) -> Plan:
-    """One row per stage: bytes per GPU at the peak, whether they fit, what is missing if they do not, and seconds.
+    """One row per stage: a GPU's bytes at the peak, when that is (docs/planner.md lists the moments), and seconds.
 
     Args:
         model: a name of the catalog, or a shape of your own.
@@ -189,9 +189,9 @@ def plan(
             1e9 at a time), "megatron" (18, in fp16 20) or "fsdp2" (16); only its stages are planned.
         attention: "fused", or "math", which stores its matrix; bytes alone change: seconds are those of "fused".
         norms: a Llama's, "fused", or "unfused" as Hugging Face writes them; bytes alone change, as above.
-        logits: the loss is computed in the model's precision ("own"), in fp32 ("fp32", as Hugging Face and torchtitan
-            do), by one kernel ("flash", flash-attn's; Megatron's own takes the place of these three), or by a fused
-            linear cross-entropy ("fused", Liger's), which stores no logits; bytes alone change, as above.
+        logits: at the loss, in the model's precision ("own"), returned in fp32 ("fp32"; two bytes less if the loss
+            casts them), with one kernel ("flash", flash-attn's; Megatron's own takes the place of these three), or not
+            stored, by a fused linear cross-entropy ("fused", Liger's); bytes alone change, as above.
         gpu: a name of the catalog, for its rate, and for its memory and link if they are not given.
         kernels: "eager" (torch's operations one by one), "compiled" or "tuned" (written by hand).
         network: a name of the catalog, between nodes.
