@@ -71,6 +71,16 @@ def replacing(path: StrPath) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+@contextmanager
+def named(path: StrPath) -> Iterator[None]:
+    """Within it, an error of a disk that fails while a file is read names the file."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def settle(folder: StrPath) -> None:
     """Sees to it that what was renamed in a folder is so on the disk, too, where the system can."""
     if hasattr(os, "O_DIRECTORY"):

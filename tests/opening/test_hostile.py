@@ -90,6 +90,14 @@ def test_places_without_a_file_get_a_sentence(tmp_path):
         Recording.open(tmp_path / "pipe.json")
 
 
+@pytest.mark.parametrize("command", ["open", "why", "play"])
+def test_a_file_that_its_disk_does_not_give_is_named(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("trace.json").symlink_to("/proc/self/mem")  # whose first page cannot be read
+    assert cli.main([command, "trace.json"]) == 2
+    assert capsys.readouterr().err == "zerolab: [Errno 5] Input/output error: 'trace.json'\n"
+
+
 @pytest.mark.slow
 def test_bombs_take_no_memory(tmp_path):
     names = [name for name, _ in FILES if any(word in name for word in ("bomb", "byte", "deep", "marks", "brackets"))]

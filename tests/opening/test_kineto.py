@@ -107,6 +107,18 @@ def test_each_micro_batch_has_a_backward_of_its_own(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("model", ["DistributedDataParallel", "DeepSpeedEngine"])
+def test_a_trace_that_names_no_forward_says_so(tmp_path, model):
+    bars = [bar | {"name": bar["name"].replace("DistributedDataParallel", model)} for bar in ddp_bars(1)]
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars)))
+    has_forward = any(event.op == "forward" for event in recording.events)
+    assert has_forward == (model == "DistributedDataParallel")
+    assert [lack for lack in recording.info.lacks if "forward" in lack] == [
+        "forward (torch.profiler's traces name that of DDP and FSDP)"
+    ] * (not has_forward)
+    assert any(event.op == "backward" for event in recording.events)
+
+
 def test_a_trace_that_began_before_the_group_says_what_it_does_not_know(tmp_path, capsys):
     document = made.trace(ddp_bars(1))
     del document["distributedInfo"]
@@ -165,6 +177,15 @@ def test_events_are_found_wherever_a_piece_of_the_file_ends(piece, tmp_path, mon
     alone = made.write(tmp_path / "alone0.json", made.trace(made.nccl_bars(20)))
     assert Recording.open(path).events == Recording.open(alone).events
     assert len(collectives(Recording.open(path))) == 40
+
+
+def test_a_trace_that_has_its_events_twice_is_refused(tmp_path):
+    text = json.dumps(made.trace(made.nccl_bars()))
+    (tmp_path / "after-itself0.json").write_text(text + text)  # cat trace.json trace.json
+    made.write(tmp_path / "merged0.json", made.trace([*made.nccl_bars(), *made.nccl_bars()]))
+    for name in ("after-itself0.json", "merged0.json"):
+        with pytest.raises(ValueError, match=f"'{name}' has some of its events twice, such as '.*': give the trace as"):
+            Recording.open(tmp_path / name)
 
 
 @pytest.mark.slow

@@ -47,6 +47,14 @@ def test_ranks_that_made_other_collectives_are_of_different_runs(tmp_path):
         Recording.open(*two(tmp_path, {}, {"bars": others}))
 
 
+def test_a_copy_of_a_trace_is_not_taken_for_another_ranks(tmp_path):
+    document = made.trace(made.nccl_bars())
+    del document["distributedInfo"]  # it began before the group, so that its name says the rank
+    paths = [made.write(tmp_path / f"trace-rank{rank}.json", document) for rank in (0, 1)]
+    with pytest.raises(ValueError, match=r"'trace-rank0\.json' and 'trace-rank1\.json' have the same events: one is a"):
+        Recording.open(*paths)
+
+
 def test_kinds_of_files_must_be_the_same_of_each_rank(tmp_path):
     trace, _ = two(tmp_path, {}, {})
     dump = made.write(tmp_path / "dump-1.pickle", made.dump([made.entry(1)], world_size=2))
@@ -68,6 +76,19 @@ def test_a_dump_of_another_moment_is_not_taken_for_the_traces(tmp_path):
     dump = made.write(tmp_path / "dump-0.pickle", made.dump([made.entry(1, at=made.START * 1000 + 1)], world_size=2))
     with pytest.raises(ValueError, match=r"have no collective in common"):
         Recording.open(trace, dump)
+
+
+def test_a_collective_that_goes_on_while_the_next_is_asked_for_is_filled_from_its_own_entry(tmp_path):
+    asked = [made.bar("c10d::allreduce_", made.START + 10 * place, 5) for place in (1, 2)]
+    carried = [made.bar("gloo:all_reduce", made.START + 10 * place, 9, "user_annotation", 3) for place in (4, 5)]
+    entries = [
+        made.entry(place, at=(made.START + 10 * place + 1) * 1000, sizes=((size,), (size,)))
+        for place, size in ((1, 8), (2, 64))
+    ]
+    trace = made.write(tmp_path / "trace-0.json", made.trace([*asked, *carried]))
+    dump = made.write(tmp_path / "dump-0.pickle", made.dump(entries, world_size=2))
+    events = Recording.open(trace, dump).rank(0).events
+    assert [event.numel for event in events if event.op == "all_reduce"] == [8, 64]
 
 
 def test_several_files_without_a_rank_are_asked_for_one(tmp_path):

@@ -1,6 +1,7 @@
 """Where a recording is written, and what happens where that is not possible: the training goes on."""
 
-from launching import run_alone
+import pytest
+from launching import SCRIPTS, launch, run_alone
 
 from zerolab.recording import jsonfile
 from zerolab.recording.recording import Recording
@@ -75,3 +76,15 @@ def test_fingerprints_of_another_run_that_cannot_be_removed_are_named_and_the_tr
     assert first.startswith("zerolab: fingerprints of an earlier run stay beside this one's recording: [Errno ")
     assert first.endswith(f": '{stays}'")
     assert second == "zerolab: 2 steps of 1 rank, from step 1 on, in run.json"
+
+
+@pytest.mark.parametrize("left", ["parts/rank-0-a-b.json", "parts/merged", "fingerprints/rank-0.json"])
+def test_what_an_earlier_run_left_and_nobody_can_remove_is_named_before_anything_runs(left, tmp_path):
+    out = tmp_path / "run.json"
+    stays = tmp_path / f"run.json.{left}"
+    stays.mkdir(parents=True)
+    done = launch("-m", "zerolab.trace", "--fingerprints", "--out", out, SCRIPTS / "plain.py", ranks=0)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    *_, last = done.stderr.splitlines()
+    assert f"error: cannot write '{out}': what an earlier run left is in the way ([Errno " in last
+    assert last.endswith(f": '{stays}'); remove that, or choose another file")

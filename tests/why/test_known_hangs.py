@@ -209,6 +209,14 @@ def test_wrong_use_is_refused_before_anything_runs(arguments, said):
     assert said in done.stderr
 
 
+def test_a_folder_in_which_a_rank_cannot_write_its_notes_is_named(tmp_path):
+    (tmp_path / "rank-0").mkdir()
+    done = warm.launch(["-m", "zerolab.why", "--out", tmp_path, __file__], ranks=0, timeout=60)
+    assert done.returncode == 2
+    said = f"error: '{tmp_path}' cannot be a folder for the ranks' notes: Is a directory; name another"
+    assert done.stderr.splitlines()[-1].endswith(said)
+
+
 def test_a_worker_that_sleeps_is_ended_with_its_rank(follow, tmp_path):
     script, worker = tmp_path / "loading.py", tmp_path / "worker"
     sleeps = f"open({str(worker)!r}, 'w').write(str(os.getpid())); time.sleep(60)"

@@ -69,6 +69,20 @@ def test_groups_of_the_same_ranks_are_told_apart(tmp_path):
     assert found.text.startswith("rank 1 has not reached all_gather #2 of group 3: silent in its dump, after all_gath")
 
 
+def test_groups_of_other_ranks_may_have_the_same_name(tmp_path):
+    """As those that `split_group` makes of each half of the ranks, whose names are of places within the half."""
+    gather = {"group": "split", "at": (START + 7_000) * 1000}
+    calls = {0: [*steps(group="1"), hanging(1, "all_gather", **gather)], 1: steps(group="1")}
+    for rank in range(4):
+        half, names = ([0, 1], ("1", "split")) if rank < 2 else ([2, 3], ("split",))
+        document = dump(calls.get(rank, [entry(1, "all_gather", **gather)]))
+        document["pg_config"] |= {name: {"name": name, "desc": "", "ranks": str(half)} for name in names}
+        write(tmp_path / f"dump-rank{rank}.pickle", document)
+    found = explain([tmp_path])
+    assert found.ranks == (1,)
+    assert found.text.startswith("rank 1 has not reached all_gather #1 of ranks 0, 1: silent in its dump, after")
+
+
 def of_gloo(seq, op, retired, **more):
     return entry(seq, profiling_name=f"gloo:{op}", state="scheduled", **more) | {"retired": retired}
 
@@ -243,7 +257,7 @@ def test_a_trace_is_refused_with_what_to_give_instead(tmp_path):
 
 
 def test_a_folder_without_a_file_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no file: give dumps of the flight recorder"):
+    with pytest.raises(ValueError, match=f"there is no file in '{tmp_path}': give dumps of the flight recorder"):
         explain([tmp_path])
 
 

@@ -10,6 +10,7 @@ from operator import add
 from pathlib import Path
 from typing import Any
 
+from zerolab import files
 from zerolab.difference.prints import BATCH, SIGNS, VERSION, Print, folder_of
 
 # The distance between neighbouring numbers at 1.
@@ -285,9 +286,10 @@ def within(apart: float, most: float, one: float, two: float) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        contents = json.loads(path.read_text("utf-8"))
+        with files.named(path):
+            contents = json.loads(path.read_text("utf-8"))
         version, sound = contents["fingerprints"], isinstance(contents["steps"], list) and contents["rank"] >= 0
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:  # a million open brackets are no JSON, either
         raise ValueError(f"{str(path)!r} holds no fingerprints of a rank: {error!r}") from error
     if version != VERSION or not sound:
         raise ValueError(f"{str(path)!r} has fingerprints of version {version!r}; this zerolab reads {VERSION}")

@@ -73,6 +73,8 @@ class Fingerprints:
         self._stack, self._outermost = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
+        self._member = membership(Membership(int(os.environ.get("RANK", "0"))))  # a script may not have joined yet
+        self._file(self._member.rank).unlink(missing_ok=True)  # an earlier run's
         enter, callback = self._stack.enter_context, self._stack.callback
         leave_to_python()
         enter(replace(nn.Module, "__call__", self._called))
@@ -87,8 +89,6 @@ class Fingerprints:
 
             enter(replace(ShardedGradScaler, "scale", self._scaled))
         enter(replace(torch.amp.GradScaler, "step", self._stepped))
-        self._member = membership(Membership(int(os.environ.get("RANK", "0"))))  # a script may not have joined yet
-        self._file(self._member.rank).unlink(missing_ok=True)  # an earlier run's
         return self
 
     def __exit__(self, *_: object) -> None:

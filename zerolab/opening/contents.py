@@ -7,6 +7,7 @@ import zlib
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from zerolab import files
 from zerolab.opening.found import Foreign
 from zerolab.runtime.waiting import says
 
@@ -39,14 +40,16 @@ class Stream:
         self.name, self.size = path.name, path.stat().st_size
         self._raw: BinaryIO = path.open("rb")
         self._given = 0
-        packed = self._raw.read(2) == b"\x1f\x8b"
+        with files.named(self.name):
+            packed = self._raw.read(2) == b"\x1f\x8b"
         self._raw.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
 
     def read(self, count: int) -> bytes:
         """The next bytes, fewer only at the end."""
         try:
-            data: bytes = self._file.read(count)
+            with files.named(self.name):
+                data: bytes = self._file.read(count)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise Foreign(f"{self.name!r} is half a file of gzip, or damaged ({error}): fetch it again") from None
         self._given += len(data)

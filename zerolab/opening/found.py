@@ -16,6 +16,7 @@ UNLISTED = "the groups of some collectives, and so what they send: the dump does
 NO_UNITS = "units: nobody tells which module a collective belongs to (FSDP2 does, in torch.profiler's traces)"
 NO_STEPS = "training steps (torch.profiler marks them where prof.step() is called, or an optimizer is)"
 NO_MODULES = "forward and backward"
+NO_FORWARD = "forward (torch.profiler's traces name that of DDP and FSDP)"
 NO_WAITS = "who waited for what"
 NO_ENDS = "when some collectives ended"
 NO_MEMORY = "bytes of memory, and who holds what"

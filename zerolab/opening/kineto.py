@@ -10,7 +10,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
-from itertools import groupby, zip_longest
+from itertools import groupby, pairwise, zip_longest
 from math import isfinite
 from typing import Any, NamedTuple, TypeGuard
 
@@ -59,6 +59,10 @@ def read(stream: Stream) -> Found:
         raise Foreign(f"{stream.name!r} is damaged: its baseTimeNanoseconds is {found.short(base)}; export it again")
     bars = [_bar(event, base, stream.name) for event in raw]
     bars.sort(key=lambda bar: (bar.start, -bar.end))  # an enclosing bar before those inside it
+    twice = next((one for one, other in pairwise(bars) if one == other), None)
+    if twice is not None:
+        said = f"{stream.name!r} has some of its events twice, such as {twice.name[:60]!r}"
+        raise Foreign(f"{said}: give the trace as export_chrome_trace() wrote it")
     return _Trace(stream.name, scan.about, bars).found()
 
 
@@ -136,7 +140,8 @@ class _Trace:
         lacks += [found.NO_COLLECTIVES] * (not sent)
         lacks += [found.NO_UNITS] * (bool(sent) and not any(event.unit for event in sent))
         lacks += [found.NO_STEPS] * (not self.windows)
-        lacks += [found.NO_MODULES] * (not any(event.kind == "module" for event in events))
+        passes = {event.op for event in events if event.kind == "module"}
+        lacks += [found.NO_FORWARD if passes else found.NO_MODULES] * ("forward" not in passes)
         return [*lacks, found.NO_WAITS, found.NO_SOURCE]
 
     def _count(self, name: str) -> int | None:

@@ -84,6 +84,9 @@ def _alike(files: Sequence[Found]) -> None:
         differ = {
             key for key in one.versions.keys() & other.versions.keys() if one.versions[key] != other.versions[key]
         }
+        if one.tool == other.tool == KINETO and one.rank is None and one.events == other.events:
+            said = f"{one.name!r} and {other.name!r} have the same events"
+            raise Foreign(f"{said}: one is a copy of the other, so {SAME_RUN}")
         if one.tool == other.tool and differ:
             key = min(differ)
             said = f"{one.versions[key]} in {one.name!r} and {other.versions[key]} in {other.name!r}"
@@ -192,10 +195,11 @@ def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
         if event.kind == "collective":
             sent += 1
             begun = entries[bisect_left(times, event.t_start) : bisect_right(times, event.t_end)]
-            if begun and begun[-1].op == event.op:
+            entry = next((entry for entry in begun if entry.op == event.op), None)  # later ones are of what came next
+            if entry is not None:
                 matched += 1
                 names = ("source", *(sizes.Message._fields if event.dtype is None else ()))
-                more = {name: getattr(begun[-1], name) for name in names}
+                more = {name: getattr(entry, name) for name in names}
         filled.append(replace(event, **more))
     if sent and not matched:
         raise Foreign(f"{trace.name!r} and {flight.name!r} have no collective in common: {SAME_RUN}")

@@ -113,7 +113,9 @@ def read(path: str | os.PathLike[str]) -> Contents:
         raise ValueError(f"{name!r} is a folder, not a recording: name the file that save() wrote, such as 'run.json'")
     if not source.exists():
         raise FileNotFoundError(f"{name!r} does not exist: check the name, or record one with `zerolab record`")
-    return parse(source.read_bytes(), name)
+    with files.named(source):
+        data = source.read_bytes()
+    return parse(data, name)
 
 
 def parse(data: bytes, name: str) -> Contents:

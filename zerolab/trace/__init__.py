@@ -68,7 +68,6 @@ def recording(
         raise ValueError(f"steps are {steps!r}: give the first and the last to be recorded, from 1, as (2, 4)")
     files.check_place(out)
     at, parts = membership(Membership(*launched(os.environ)[:2])), Parts(Path(out))
-    parts.forget(at)
     told = _Told(parts, first, last, fingerprints=fingerprints)
     window = Window(first, last, told.finished, times_only=times_only)
     prints: AbstractContextManager[Any] = nullcontext()
@@ -82,9 +81,15 @@ def recording(
                 older.unlink(missing_ok=True)
         except OSError as error:
             print(f"zerolab: fingerprints of an earlier run stay beside this one's recording: {error}", file=sys.stderr)
-    with leaving(lambda: told.interrupted(window.so_far())), ExitStack() as ending:
+    with ExitStack() as ending:
+        try:
+            parts.forget(at)
+            ending.enter_context(prints)
+        except OSError as error:
+            way = f"what an earlier run left is in the way ({error}); remove that, or choose another file"
+            raise ValueError(f"cannot write {str(out)!r}: {way}") from error
+        ending.enter_context(leaving(lambda: told.interrupted(window.so_far())))
         ending.callback(lambda: told.ended(at.rank, window.steps))
-        ending.enter_context(prints)
         ending.enter_context(window)
         # It ends first: after an error the window waits for others, and may be ended meanwhile.
         ending.callback(prints.__exit__, None, None, None)

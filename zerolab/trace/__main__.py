@@ -2,11 +2,11 @@
 
 import argparse
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
 
-from zerolab import files
 from zerolab.runtime import script
 from zerolab.trace import recording
 
@@ -22,11 +22,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--times-only", action="store_true", help="no bytes of memory, and hardly slower")
     parser.add_argument("--fingerprints", action="store_true", help="of tensors and batches, too: for `zerolab diff`")
     options = script.parse(parser, arguments)
-    try:
-        files.check_place(options.out)
-    except ValueError as error:
-        parser.error(str(error))
-    with recording(options.out, options.steps, times_only=options.times_only, fingerprints=options.fingerprints):
+    how = {"times_only": options.times_only, "fingerprints": options.fingerprints}
+    with ExitStack() as block:
+        try:
+            block.enter_context(recording(options.out, options.steps, **how))
+        except ValueError as error:
+            parser.error(str(error))
         script.run(options)
 
 

@@ -3,6 +3,7 @@
 import argparse
 import math
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing.errors import record as report_to_torchrun
@@ -23,11 +24,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("zerolab-why"), metavar="FOLDER", help=kept)
     parser.add_argument("--end", action="store_true", help="end the ranks when they hang")
     options = script.parse(parser, arguments)
-    try:
-        options.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        parser.error(f"{str(options.out)!r} cannot be a folder for the ranks' notes: {error.strerror}; name another")
-    with watched(options.out, options.timeout, end=options.end):
+    with ExitStack() as block:
+        try:
+            options.out.mkdir(parents=True, exist_ok=True)
+            block.enter_context(watched(options.out, options.timeout, end=options.end))
+        except OSError as error:
+            parser.error(
+                f"{str(options.out)!r} cannot be a folder for the ranks' notes: {error.strerror}; name another"
+            )
         script.run(options)
 
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
+from zerolab import files
 from zerolab.opening import flight, found, read, sizes
 from zerolab.opening.found import Foreign, Found
 from zerolab.opening.together import ranks_of
@@ -51,14 +52,15 @@ def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
     if len(files) == 1 and files[0].name == HANG:
         return _said(files[0])
     if not files:
-        raise Foreign("there is no file: give dumps of the flight recorder, one of each rank, or a folder of notes")
+        where = f" in {str(paths[0])!r}" if paths else ""
+        raise Foreign(f"there is no file{where}: give dumps of the flight recorder, one of each rank, or their folder")
     return of_dumps([read(path) for path in files])
 
 
 def _said(path: Path) -> Verdict:
     """What was said while a run hung."""
     try:
-        with path.open("rb") as file:
+        with files.named(path), path.open("rb") as file:
             document = json.loads(file.read(LARGEST))
         ranks, lines, text = document["ranks"], document["lines"], document["text"]
     except (ValueError, TypeError, KeyError, RecursionError):
@@ -114,7 +116,7 @@ def _is_guessed_full(position: Position, standings: Sequence[Standing], guessed:
 def _with_groups(files: Sequence[Found]) -> tuple[list[Found], list[tuple[int, ...]]]:
     """The dumps, and the ranks of the groups that are a guess: gloo lists none as soon as a second one was made.
 
-    A group has one name on all of its ranks, and no other group of the run has that name.
+    A group has one name on all of its ranks, and among those that no dump lists no other has that name.
     """
     known = {name: ranks for one in files for name, ranks in one.groups.items() if name}
     callers: dict[str, set[int]] = defaultdict(set)
@@ -132,20 +134,20 @@ def _with_groups(files: Sequence[Found]) -> tuple[list[Found], list[tuple[int, .
 
 def _positions(recordings: Mapping[int, RankRecording], files: Sequence[Found]) -> dict[int, list[Position]]:
     """What each rank called, in order. Groups of the same ranks are told apart: all but the first have a number."""
-    ranks = {name: ranks for one in files for name, ranks in one.groups.items() if name}
-    further: dict[str, int] = {}
+    listed = {(name, ranks) for one in files for name, ranks in one.groups.items() if name}
+    further: dict[tuple[str, tuple[int, ...] | None], int] = {}  # by both: groups that `split_group` makes share names
     seen: set[tuple[int, ...]] = set()
-    for place, name in enumerate(sorted(ranks, key=lambda name: (len(name), name))):
-        if ranks[name] in seen:
-            further[name] = int(name) if name.isdecimal() and len(name) < 9 else place
-        seen.add(ranks[name])
+    for place, (name, ranks) in enumerate(sorted(listed, key=lambda one: (len(one[0]), one))):
+        if ranks in seen:
+            further[name, ranks] = int(name) if name.isdecimal() and len(name) < 9 else place
+        seen.add(ranks)
     positions: dict[int, list[Position]] = {}
     for one in files:
         rank = one.rank or 0
         # As the recording has them, in the order in which they began.
         called = sorted(zip(one.events, one.called, strict=True), key=lambda each: (each[0].t_start, -each[0].t_end))
         positions[rank] = [
-            _position(event, number)._replace(group=further.get(name, 0))
+            _position(event, number)._replace(group=further.get((name, one.groups.get(name)), 0))
             for event, (_, (name, number)) in zip(recordings[rank].events, called, strict=True)
         ]
     return positions
