@@ -115,6 +115,17 @@ def test_a_loop_that_calls_the_engine_as_deepspeeds_users_do_trains(clusters, st
 
 
 @pytest.mark.parametrize("stage", ["zero3", "fsdp2"])
+def test_an_engine_that_was_made_shows_how_it_is_called_and_its_class_how_one_is_made(clusters, stage):
+    def shown():
+        engine = ENGINES[stage](nn.Linear(4, 4), torch.optim.SGD, lr=0.1)
+        return [str(signature(each)) for each in (engine, engine.__call__, type(engine))]
+
+    for made, called, kind in clusters(2).run(shown):
+        assert made == called == "(*inputs: Any, **keywords: Any) -> Any"
+        assert kind == str(signature(ENGINES[stage]))
+
+
+@pytest.mark.parametrize("stage", ["zero3", "fsdp2"])
 def test_its_forward_is_drawn_at_the_line_that_calls_the_engine(clusters, stage):
     recording = clusters(2).record(calls_the_engine, stage)
     forwards = [event.source for event in recording.events if event.kind == "module" and event.op == "forward"]

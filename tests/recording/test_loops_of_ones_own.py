@@ -10,7 +10,8 @@ import torch.distributed as dist
 from loss_of import LossOf
 from torch import nn
 from torch.distributed._composable import replicate
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
 
 import zerolab
@@ -234,6 +235,29 @@ def dropped_buffers(op, times=400):
         buffer = torch.ones(4000)
         op(buffer)
         del buffer
+
+
+@pytest.mark.parametrize("use_orig_params", [False, True])
+def test_all_of_a_model_counts_of_which_fsdp1_shows_a_rank_its_part(cluster, use_orig_params):
+    def train():
+        blocks = [nn.Sequential(nn.Linear(5, 5), nn.Tanh(), nn.Linear(5, 5)) for _ in range(2)]
+        blocks[1].append(blocks[1][0])  # whose parameters count once
+        model = FullyShardedDataParallel(
+            nn.Sequential(*blocks, nn.Linear(5, 3)),
+            auto_wrap_policy=ModuleWrapPolicy({nn.Sequential}),
+            use_orig_params=use_orig_params,
+            device_id=torch.device("cpu"),
+        )
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        for _ in range(3):
+            model(torch.ones(4, 5)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    recording = cluster.record(train)
+    assert [rank.info.num_params for rank in recording.ranks] == [4 * 30 + 18] * 2
+    assert {unit.name.split(" ")[0] for unit in recording.units} >= {"0", "1"}
+    assert "nearest to zero3" in repr(recording.explain())
 
 
 @pytest.mark.parametrize(
@@ -490,6 +514,28 @@ def test_what_an_engine_trains_counts_once_however_it_is_called(cluster, stage, 
     assert recording.num_params == 2 * 72
     assert {unit.name for unit in recording.units} == {"root"}
     assert {event.unit for event in recording.ranks[0].events if event.step == 2} == {"root", None}
+
+
+def train_with_torchs_zero1():
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    wrapped = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)))
+    optimizer = ZeroRedundancyOptimizer(wrapped.parameters(), torch.optim.AdamW)
+    wrapped(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+
+
+def train_with_it_behind_an_engine():
+    engine = ENGINES["torch-zero1"](nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), torch.optim.AdamW)
+    engine.training_step(torch.ones(4, 8), torch.ones(4, 8), nn.functional.mse_loss)
+
+
+@pytest.mark.parametrize("train", [train_with_torchs_zero1, train_with_it_behind_an_engine])
+def test_what_an_optimizer_has_made_within_anothers_update_counts_as_state_from_then_on(cluster, train):
+    for rank in cluster.record(train).ranks:
+        sent = [e for e in rank.events if (e.kind, e.op, e.phase, e.step) == ("collective", "broadcast", "gather", 1)]
+        assert sent
+        assert all(event.live["optimizer_state"] > 0 for event in sent)
 
 
 def test_a_second_model_that_is_wrapped_after_its_first_call_keeps_its_names(cluster):

@@ -25,6 +25,12 @@ def test_the_cause_of_an_abort_is_read_from_what_the_library_writes(library):
     assert len(why_aborted(library.format("c10::Error", "x" * 10_000).encode())) == 300
 
 
+@pytest.mark.parametrize("said", ["rv != -1. -1 vs -1. epoll_ctl: Bad file descriptor", "nfds != -1. -1 vs -1"])
+def test_gloo_whose_descriptors_were_closed_is_explained(said):
+    words = f"[enforce fail at /src/gloo/transport/tcp/loop.cc:174] {said}"
+    assert why_aborted(GNU.format("gloo::EnforceNotMet", words).encode()).startswith("descriptors over which")
+
+
 def test_without_its_words_there_is_no_cause():
     assert why_aborted(b"") == ""
     assert why_aborted(b"terminated \xff\n") == ""

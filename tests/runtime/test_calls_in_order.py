@@ -53,3 +53,12 @@ def test_lists_may_have_entries_of_a_size_each_but_not_what_an_engine_gathers(ca
     call(0, "all_gather", 1, numel=4, travels="a")
     with pytest.raises(RuntimeError, match=r"rank 0 asks for .*\(4 el.*, and rank 1 for .*\(5 el"):
         call(1, "all_gather", 1, numel=5, travels="a")
+
+
+def test_torchs_functions_of_several_names_may_be_one_collective_of_which_each_tells_its_own_size(call):
+    call(0, "all_gather", 0, numel=4, itemsize=4)  # native code's, or of lists
+    call(1, "all_gather_into_tensor", 0, numel=4, itemsize=4)
+    call(2, "all_gather_single", 0, numel=4, itemsize=4)
+    call(0, "all_gather_single", 1, numel=4)
+    with pytest.raises(RuntimeError, match=r"rank 0 asks for .*\(4 el.*, and rank 1 for .*\(5 el"):
+        call(1, "all_gather_single", 1, numel=5)

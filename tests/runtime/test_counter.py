@@ -6,11 +6,14 @@ import threading
 import time
 import types
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from zerolab.runtime import board, hang
 from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, KEPT, Position
+from zerolab.runtime.faults import Standing
+from zerolab.runtime.mismatch import mismatches
 
 
 def position():
@@ -202,6 +205,33 @@ def test_functional_collectives_are_counted_with_the_others_and_their_wait_is_on
         assert (last.label, last.state) == (f"all_reduce #0 of ranks {rank}", DONE)
 
 
+@pytest.mark.parametrize("async_ops", [False, True])
+def test_what_torch_collects_in_a_block_and_sends_as_one_is_counted_once(cluster, async_ops):
+    def coalesce():
+        gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+        own, one, two, seen = dist.new_group(), torch.ones(1), torch.ones(2), []
+        with dist._coalescing_manager(async_ops=async_ops) as manager:
+            dist.all_reduce(one)
+            dist.all_reduce(two)
+            seen.append(position())
+            dist.all_reduce(two, group=own)  # its group collects nothing
+            seen.append(position())
+        seen.append(position())
+        manager.wait()
+        for function, others in ((gather, [2, 4]), (scatter, [2, 4])):
+            pairs = [(torch.ones(size), own) for size, own in zip(others, (one, two), strict=True)]
+            with dist._coalescing_manager(async_ops=async_ops) as manager:
+                for whole, part in pairs:
+                    function(*((whole, part) if function is gather else (part, whole)))
+            manager.wait()
+            seen.append(position())
+        return [(each.label.split(" of ")[0], each.numel) for each in seen]
+
+    expected = [("new_group #0", -1), ("all_reduce #0", 2), ("all_reduce #1", 3), ("all_gather #2", 3)]
+    assert cluster.run(coalesce) == [[*expected, ("reduce_scatter #3", 6)]] * 2
+
+
 def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_time_too(cluster):
     def compute():
         from torch.distributed import _functional_collectives as functional
@@ -229,8 +259,46 @@ def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_tim
         assert seen == [
             *(("all_reduce #0", 2, [5.0, 5.0]), ("all_reduce #1", 2, [5.0, 5.0])),
             *(("all_gather #2", 2, [3.0] * 4), ("all_gather #3", 2, [3.0] * 4)),
-            *(("reduce_scatter #4", 1, [5.0]), ("reduce_scatter #5", 1, [5.0])),
+            *(("reduce_scatter #4", 2, [5.0]), ("reduce_scatter #5", 2, [5.0])),
         ]
+
+
+def by_every_name(x):
+    """Collectives that torch's compiler puts into its graphs, by torch's functions of other names for them."""
+    from torch.distributed import _functional_collectives as functional
+
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    scatter_all = getattr(functional, "reduce_scatter_single_coalesced", None)
+    scatter_all = scatter_all or functional.reduce_scatter_tensor_coalesced
+    group, whole, half, same = dist.group.WORLD, torch.zeros(8), torch.zeros(2), torch.zeros(4)
+    gather(whole, x * 2)
+    scatter(half, x * 2)
+    dist.all_to_all_single(same, x * 2)
+    asked = [
+        *functional.all_reduce_coalesced([x * 2, half], "sum", group),
+        *scatter_all([x * 2, whole], "sum", [0, 0], group),
+        functional.all_to_all_single(x * 2, None, None, group),
+        functional.permute_tensor(x * 2, [1, 0], group),
+        functional.broadcast(x * 2, 1, group),
+    ]
+    return sum(each.sum() for each in [whole, half, same, *asked])
+
+
+def test_a_rank_whose_collectives_lie_in_a_compiled_graph_disagrees_with_no_other_rank(cluster):
+    def train():
+        from zerolab.runtime.counter import _counter
+
+        compute = by_every_name
+        if dist.get_rank() == 0:
+            compute = torch.compile(compute, backend="aot_eager", fullgraph=True)
+        return compute(torch.ones(4)).item(), _counter.page.history()
+
+    (one, ours), (other, theirs) = cluster.run(train)
+    assert one == other
+    assert len(ours) == 8
+    standings = [Standing(rank, "running", history[-1]) for rank, history in enumerate((ours, theirs))]
+    assert mismatches(standings, {0: ours, 1: theirs}) == []
 
 
 def test_a_functional_collective_of_a_fake_tensor_has_a_shape_and_nothing_to_wait_for(cluster):

@@ -243,6 +243,19 @@ def test_a_server_that_was_stopped_goes_on_as_soon_as_a_rank_starts_or_ends(own_
         in_any_case.cancel()
 
 
+def test_a_server_that_is_stopped_while_a_rank_is_waited_for_goes_on(own_server, monkeypatch):
+    def start(launcher, fds, *, really=ForkLauncher.start):
+        os.kill(launcher._process.pid, signal.SIGSTOP)
+        return really(launcher, fds)
+
+    in_any_case = threading.Timer(30, launch.launcher()._process.kill)
+    in_any_case.start()
+    monkeypatch.setattr(ForkLauncher, "start", start)
+    with Cluster(1, device="cpu") as cluster:
+        assert cluster.run(dist.get_rank) == [0]
+    in_any_case.cancel()
+
+
 def test_what_the_server_is_told_to_import_every_rank_has_from_its_start():
     """One that does not exist keeps no rank from starting."""
     module = "this"  # Python's own, which nothing imports

@@ -10,14 +10,21 @@ _ARGS = re.compile(r"^Args:\n(?:    .*\n?)+", re.MULTILINE)
 _ARGUMENT = re.compile(r"^    \**(\w+): .*\n?(?:        .*\n?)*", re.MULTILINE)
 
 
+class _OfClass:
+    """The signature where `inspect` looks for it; an object of the class has none, and is called as `__call__` says."""
+
+    def __get__(self, instance: object, cls: type) -> Signature | None:
+        return _completed(cls) if instance is None else None
+
+
 class Explained:
     """Completes every subclass with what its base classes take and say of it: the signature, and the docstring."""
 
+    __signature__ = _OfClass()
     model: nn.Module
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
-        cls.__signature__ = _completed(cls)  # type: ignore[attr-defined]  # where `inspect` looks for it
         said: dict[str, str] = {}
         for each in reversed(cls.__mro__):
             section = _ARGS.search(cleandoc(each.__doc__ or ""))

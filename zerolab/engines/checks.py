@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import UninitializedParameter
@@ -147,7 +148,7 @@ def check_parameters(model: nn.Module) -> None:
             raise ValueError(  # noqa: TRY004  (it is the right type, too early)
                 f"{name!r} has no shape yet: pass a batch through the model before making the engine"
             )
-        if parameter.device.type == "meta" and not is_simulated():
+        if parameter.device.type == "meta" and not is_simulated(dist.get_backend()):
             raise ValueError(
                 f"{name!r} is on the meta device and has no values: take them from a file by from_file(model, path), "
                 "or call model.to_empty, then initialise"

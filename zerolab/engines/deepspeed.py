@@ -15,6 +15,7 @@ from functools import cache, partial, wraps
 from importlib import import_module
 from itertools import accumulate
 from typing import Any, ClassVar
+from weakref import proxy
 
 import torch
 from torch import nn
@@ -120,6 +121,11 @@ class DeepSpeed1(DeepSpeed0):
         """This rank's fp32 partitions."""
         return (Owned(master, pieces) for master, _, pieces in self._flats())
 
+    def zero_grad(self) -> None:
+        """Raises RuntimeError: the gradients lie in buffers that no call of DeepSpeed's empties."""
+        remedy = "call step(), or skip the batch before its backward"
+        raise RuntimeError(f"{self.stage} has no call that drops gradients: {remedy}")
+
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Scales the gradients so that their norm, over all ranks, is at most `max_norm`; returns the norm before."""
         # DeepSpeed clips within its step; a loop clips before the step, as with every engine.
@@ -163,7 +169,7 @@ class DeepSpeed1(DeepSpeed0):
             begins = accumulate((part.numel() for part in gradient), initial=0)
             for part, begin in zip(gradient, begins, strict=False):
                 yield from self._held("gradients", part, pieces, begin)
-        yield from self._held_state(self._slots)
+        yield from self._held_state()
         yield from self._buckets()  # last: a gradient in a bucket counts as communication
 
     def _buckets(self) -> Iterator[Holding]:
@@ -196,7 +202,13 @@ class DeepSpeed3(DeepSpeed1):
         # Hooks without `self`: a circle would keep the engine's memory after it is gone.
         self.module.register_forward_pre_hook(lambda *_: setattr(functional, "linear", of_deepspeed))
         self.module.register_forward_hook(lambda *_: setattr(functional, "linear", of_torch), always_call=True)
+        # The optimizer's own would leave what DeepSpeed has gathered of the gradients.
+        optimizer.zero_grad = partial(type(self._zero).zero_grad, proxy(self._zero))
         return optimizer
+
+    def zero_grad(self) -> None:
+        """Drops the gradients since the last step, those of micro-batches too."""
+        self.optimizer.zero_grad()
 
     def _differentiate(self, loss: torch.Tensor) -> None:
         of_torch, functional.linear = functional.linear, self._linear  # checkpointed modules run forward once more

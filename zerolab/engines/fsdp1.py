@@ -98,13 +98,15 @@ class FSDP1(Native):
         device = next(model.parameters()).device
         # FSDP1's shards are plain tensors: its own scaler tells the other ranks of an overflow.
         self.scaler = ShardedGradScaler(device.type, init_scale=INIT_SCALE, enabled=self.precision == "fp16")
-        return FullyShardedDataParallel(
+        wrapped = FullyShardedDataParallel(
             model,
             auto_wrap_policy=self._auto_wrap_policy or CustomPolicy(lambda module: module in units),
             mixed_precision=MixedPrecision(param_dtype=self._dtype, reduce_dtype=self._dtype) if self._dtype else None,
             device_id=device,
             **self._options,
         )
+        self._flat_params = list(flat_params(wrapped))
+        return wrapped
 
     def _trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         for name, parameter in self.model.named_parameters():
@@ -132,7 +134,7 @@ class FSDP1(Native):
         Raises:
             RuntimeError: a backward has raised; what it has brought of the gradients cannot be told apart.
         """
-        for _, handle in flat_params(self.model) if self.model._is_root else ():  # from the first forward on
+        for _, handle in self._flat_params if self.model._is_root else ():  # from the first forward on
             if handle._training_state not in (HandleTrainingState.IDLE, HandleTrainingState.FORWARD):
                 raise RuntimeError(
                     "a backward has failed, and FSDP1 does not go on from there: make a new engine, and load what "
@@ -157,12 +159,12 @@ class FSDP1(Native):
 
     def _owned(self) -> Iterator[Owned]:
         """This rank's shard of each flat parameter, or of the parameters in it."""
-        for prefix, handle in flat_params(self.model):
+        for prefix, handle in self._flat_params:
             yield from (owned for owned in owned_of(prefix, handle) if owned.key.requires_grad)
 
     def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         """This rank's shard of each flat parameter and its gradient, and what is whole at the moment."""
-        for prefix, handle in flat_params(self.model):
+        for prefix, handle in self._flat_params:
             if not any(prefix + fqn in names for fqn in handle.flat_param._fqns):  # frozen ones are a flat of their own
                 continue
             flat, shard, mine = handle.flat_param, _shard(handle), _own_pieces(prefix, handle)

@@ -145,10 +145,11 @@ class Native(Explained, Checkpoints):
         raise NotImplementedError
 
     def holdings(self, flats: Collection[str] | None = None) -> Iterator[Holding]:
-        """What this rank holds right now of the model or of these flats, read from the system's own tensors."""
+        """What this rank holds right now, read from the system's own tensors; of some flats without optimizer state."""
         names = {name for name, (flat, _) in self._slots.items() if flats is None or flat in flats}
         yield from self._held_parameters(names)
-        yield from self._held_state(names)
+        if flats is None:
+            yield from self._held_state()
 
     def _held_parameters(self, names: Collection[str]) -> Iterator[Holding]:
         """Parameters of these names and their gradients; by default whole."""
@@ -224,9 +225,8 @@ class Native(Explained, Checkpoints):
             self.optimizer.zero_grad()
 
     def zero_grad(self) -> None:
-        """Drops the gradients since the last step; RuntimeError where they lie in buffers that no call empties."""
-        remedy = "call step(), or skip the batch before its backward"
-        raise RuntimeError(f"{self.stage} has no call that drops gradients: {remedy}")
+        """Drops the gradients since the last step, those of micro-batches too."""
+        self.optimizer.zero_grad()
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -287,12 +287,11 @@ class Native(Explained, Checkpoints):
                 offset = slot.start + start - place
                 yield Holding(category, flat, (offset + first, offset + last), tensor)
 
-    def _held_state(self, names: Collection[str]) -> Iterator[Holding]:
-        """The optimizer's entries for what this rank updates of them; a step counter covers no elements."""
+    def _held_state(self) -> Iterator[Holding]:
+        """The optimizer's entries for what this rank updates; a step counter covers no elements."""
+        state = self._state()
         for updated, pieces, _ in self._owned():
-            if not any(piece.name in names for piece in pieces):
-                continue
-            for value in map(local, self._state().get(updated, {}).values()):
+            for value in map(local, state.get(updated, {}).values()):
                 if isinstance(value, torch.Tensor):
                     covered = pieces if value.dim() else [Piece(piece.name, 0, piece.start, 0) for piece in pieces[:1]]
                     yield from self._held("optimizer_state", value, covered)

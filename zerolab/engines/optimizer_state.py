@@ -142,10 +142,12 @@ def single(value: Any, key: str, name: str) -> Any:
     return value.reshape(())
 
 
-@torch.no_grad()
 def local(value: Any) -> Any:
     """The part of a DTensor on this rank; anything else as it is."""
-    return value.to_local() if hasattr(value, "to_local") else value  # only FSDP2's ranks need to import the class
+    if type(value) is torch.Tensor or not hasattr(value, "to_local"):  # only FSDP2's ranks need to import the class
+        return value
+    with torch.no_grad():
+        return value.to_local()
 
 
 def whole(value: torch.Tensor) -> torch.Tensor:

@@ -56,10 +56,6 @@ class TorchDDP(Native):
                 "forward whether it reduces. Run the last micro-batch's forward after accumulate(), too"
             )
 
-    def zero_grad(self) -> None:
-        """Drops the gradients since the last step, those of micro-batches too."""
-        self.module.zero_grad()
-
 
 class TorchZero1(TorchDDP):
     """DistributedDataParallel with torch's ZeroRedundancyOptimizer: each rank updates some whole parameters.

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from zerolab.engines.agreement import is_simulated
 from zerolab.recording.events import CATEGORIES, STATE, RankInfo, State
 from zerolab.recording.ledger import HOST
 from zerolab.recording.log import Log, StepFigures, levels_on
@@ -48,7 +49,7 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
         precision=precision,
         backend=at.backend,
         device=log.device,
-        simulated=str(at.backend).startswith("fake"),
+        simulated=is_simulated(at.backend),
         formula=_formula(ownership, num_params, trained, at.world_size, precision),
         torch=torch.__version__,
         times_only=log.times_only,

@@ -90,7 +90,7 @@ class Ownership:
         self._sees_buffers |= self.follows_others or is_replicated(outermost)
         self._log.compute_on(next(model.parameters()).device)
         others, self.prefixes[model] = self._noted(), prefix_of(model, self._names())
-        layouts, self._models[model] = lay_out(model, self.prefixes[model], others)
+        layouts, self._models[model] = lay_out(model, outermost, self.prefixes[model], others)
         self.units |= {layout.name: unit_of(layout) for layout in layouts}
         self._whose |= {layout.name: self.prefixes[model] for layout in layouts}
         named = model.named_parameters(remove_duplicate=False)
@@ -105,7 +105,7 @@ class Ownership:
             others |= {key for key in self._models[model] if isinstance(key, int)}
             # None of another system's has a place.
             if self._models[model] and not others.issuperset(map(id, model.parameters())):
-                layouts, places = lay_out(model, self.prefixes[model], others, self.units)
+                layouts, places = lay_out(model, model, self.prefixes[model], others, self.units)
                 self.units |= {layout.name: unit_of(layout) for layout in layouts}
                 self._whose |= {layout.name: self.prefixes[model] for layout in layouts}
                 self._models[model] |= places
@@ -247,7 +247,7 @@ class Ownership:
         """
         flats = self._flats_of(flat)
         self._later |= flats | self._gathered
-        self.sync(flat if flats and EVERYTHING not in self._later else None)
+        self.sync(flat if flats and EVERYTHING not in self._later else None, updates=False)
         self._later |= flats
 
     def _flats_of(self, flat: str | None) -> set[str]:
@@ -255,17 +255,17 @@ class Ownership:
         unit = flat.split(" ")[0] if flat else ""
         return {name for name in self.units if name.split(" ")[0] == unit}
 
-    def sync(self, flat: str | None = None, *, updates: bool = False) -> None:
+    def sync(self, flat: str | None = None, *, updates: bool | None = None) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap for a single flat.
 
-        State of optimizers outside engines changes only with updates: it is looked at with all flats, never with single
-        ones, and where there is no engine only if `updates`.
+        State of optimizers outside our engines changes only with updates: it is looked at with all flats, never with
+        single ones, and only if `updates`; None: if there is an engine.
         """
         if self._log.times_only:
             return
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
-        updates = names is None and (updates or bool(self._engines))
+        updates = names is None and (bool(self._engines) if updates is None else updates)
         self._later.clear()
         self._emptied = False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
@@ -299,11 +299,15 @@ class Ownership:
         return [engine for known in self._engines if (engine := known()) is not None]
 
     def _engines_flats(self) -> set[str]:
-        return {flat.layout.name for engine in self._living() for flat in engine.flats}
+        """The flats of engines that say at every look what state they hold."""
+        own = (engine for engine in self._living() if not isinstance(engine, Native))
+        return {flat.layout.name for engine in own for flat in engine.flats}
 
     def _held(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What is held in some flats or in all; in all of an engine, too, that cannot say it by flat."""
-        holdings = (holding for engine in self._living() for holding in engine.holdings(names))
+        # Other systems' state changes with updates, and is half of what there is to be looked at.
+        those = {*self.units} if names is None and not updates else names
+        holdings = (holding for engine in self._living() for holding in engine.holdings(those))
         of_engines = ((category, name, (span,), tensor) for category, name, span, tensor in holdings)
         return [*of_engines, *self._held_by_models(names, updates=updates)]
 

@@ -334,8 +334,7 @@ class Passes(Observer):
             self._log.end(draft)
             if other is optimizer:
                 break
-        if not self._updating:
-            self._ownership.after_update(optimizer)
+        self._ownership.after_update(optimizer)
 
     def _step_of_scaler(self, original: Callable[..., Any], scaler: Any, *args: Any, **keywords: Any) -> Any:
         result = original(scaler, *args, **keywords)

@@ -13,7 +13,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.recording.events import Spans, UnitInfo
 from zerolab.recording.updates import tensors_of
-from zerolab.recording.wrappers import is_part, local_of, units_of, whole
+from zerolab.recording.wrappers import is_part, local_of, units_of, whole, whole_shapes
 
 Held = tuple[str, str | None, Spans, torch.Tensor]
 """A piece of model state: the category, the flat (None: unknown), which elements of it, and the tensor."""
@@ -25,11 +25,14 @@ Places = dict[int | str, tuple[str, int]]
 
 
 def lay_out(
-    model: nn.Module, prefix: str, others: Collection[int], taken: Collection[str] = ()
+    model: nn.Module, outermost: nn.Module, prefix: str, others: Collection[int], taken: Collection[str] = ()
 ) -> tuple[list[FlatLayout], Places]:
-    """The flats of the parameters whose ids are not among the `others`, none under a name that is `taken`."""
-    parameters = dict(model.named_parameters())
-    planned = (whole(each, parameters, prefix, others) for each in partition(model, 1, units_of(model)))
+    """The flats of the model within its `outermost` wrapper, but for parameters whose ids are among the `others`.
+
+    None has a name that is `taken`.
+    """
+    parameters, shapes = dict(model.named_parameters()), whole_shapes(outermost)
+    planned = (whole(each, parameters, shapes, prefix, others) for each in partition(model, 1, units_of(model)))
     layouts = [replace(layout, name=_free(layout.name, taken)) for layout in planned if layout.slots]
     known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
     by_name = {name: known[name] for name, mine in parameters.items() if name in known and not is_part(mine)}

@@ -120,14 +120,30 @@ _WHOLE_SHAPES = ("_unpadded_unsharded_size", "ds_shape")
 
 def is_part(parameter: nn.Parameter) -> bool:
     """Whether a parameter shows a rank its part of something of which nobody tells where it lies."""
-    # The last is the mark of FSDP1's views with `use_orig_params`, whose shapes nobody has noted either.
+    # The last is the mark of FSDP1's views with `use_orig_params`.
     return any(hasattr(parameter, name) for name in (*_WHOLE_SHAPES, "_fsdp_flattened"))
 
 
+def whole_shapes(model: nn.Module) -> dict[int, Any]:
+    """The shapes that parameters have on all ranks together, by id, where a rank is shown its part, or nothing."""
+    each_in_turn = ((id(each), getattr(each, name, None)) for each in model.parameters() for name in _WHOLE_SHAPES)
+    noted = {key: shape for key, shape in each_in_turn if shape is not None}
+    if "torch.distributed.fsdp" in sys.modules:
+        from zerolab.engines import fsdp1
+
+        for flat in (handle.flat_param for _, handle in fsdp1.flat_params(model)):
+            noted |= {id(each): shape for each, shape in zip(flat._params or (), flat._shapes, strict=False)}
+    return noted
+
+
 def whole(
-    layout: FlatLayout, parameters: Mapping[str, nn.Parameter], prefix: str, others: Collection[int]
+    layout: FlatLayout,
+    parameters: Mapping[str, nn.Parameter],
+    shapes: Mapping[int, Any],
+    prefix: str,
+    others: Collection[int],
 ) -> FlatLayout:
-    """The layout with the shapes that its parameters have on all ranks together, and `prefix` before its names.
+    """The layout with these `shapes` of whole parameters in place of their own, and `prefix` before its names.
 
     Without those whose ids are among the `others`, which are another model's, too.
     """
@@ -135,9 +151,7 @@ def whole(
     for slot in layout.slots:
         if id(parameters[slot.name]) in others:
             continue
-        noted = (getattr(parameters[slot.name], name, None) for name in _WHOLE_SHAPES)
-        shape = next((shape for shape in noted if shape is not None), slot.shape)
-        slots.append(Slot(slot.name, shape, start))
+        slots.append(Slot(slot.name, shapes.get(id(parameters[slot.name]), slot.shape), start))
         start = slots[-1].stop
     return replace(layout, name=f"{prefix}{layout.name}", unit=f"{prefix}{layout.unit}", slots=tuple(slots))
 

@@ -62,6 +62,11 @@ class Position(NamedTuple):
     group: int = 0  # torch's number of the group, which groups of the same ranks differ in; 0: the first, of all
 
     @property
+    def word(self) -> str:
+        """What it is by whichever of torch's functions: of some there are several, and native code calls none."""
+        return self.name.removesuffix("_single").removesuffix("_tensor").removesuffix("_into")
+
+    @property
     def label(self) -> str:
         """For example `all_gather #3`, or `all_gather #3 of ranks 0, 2` in a group of its own.
 

@@ -28,6 +28,7 @@ _UNCAUGHT = re.compile(
     r"|terminating (?:due to|with) uncaught exception of type (?P<kind>[\w:]+): (?P<why>[^\n]+)"
 )
 _SIZES = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d+) vs (\d+)")
+_CLOSED = re.compile(r"tcp/loop\.cc:\d+\] .*(Bad file descriptor|nfds != -1)")
 LOST_STATE = "The next run starts fresh ranks; what these held in memory is lost."
 
 
@@ -299,6 +300,11 @@ def why_aborted(output: bytes) -> str:
         return (
             f"gloo received {sent:,} bytes where it expected {expected:,}, so the ranks passed tensors of different "
             "sizes. Give the same shape on all ranks, and give recv a tensor of the shape that is sent"
+        )
+    if _CLOSED.search(what):
+        return (
+            "descriptors over which the ranks talk were closed, as os.closerange(3, ...) does: close only what your "
+            "own code has opened"
         )
     return printable(f"{kind}: {what}")[:_LONGEST]
 

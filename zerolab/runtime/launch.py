@@ -23,6 +23,7 @@ from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.machine import process_fields
 
 START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
+LOOK = 1.0  # seconds after which a server that says nothing is looked after: a signal may have stopped it
 FIRST_FILE = 3  # below it are stdin, stdout and stderr
 EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
 
@@ -84,8 +85,8 @@ class ForkLauncher:
             # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
                 with interruptible():
-                    arrived = self._is_readable(deadline - time.monotonic())
-                if not (arrived and self._receive()):
+                    arrived = self._is_readable(LOOK)
+                if not (self._receive() if arrived else self.is_alive() and time.monotonic() < deadline):
                     self._log.seek(0)
                     reason = self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{reason}")

@@ -75,7 +75,7 @@ def _by_number(history: Sequence[Position], circle: tuple[int, int]) -> dict[int
 
 def _what(call: Position | None) -> tuple[object, ...]:
     """All that must be the same on all ranks of a collective; not its state: some may have left it."""
-    return (call.name, call.numel, call.itemsize, call.peer, call.travels) if call is not None else ()
+    return (call.word, call.numel, call.itemsize, call.peer, call.travels) if call is not None else ()
 
 
 def _differences(
@@ -94,7 +94,7 @@ def _differences(
         text = f"{named(ranks)} {'is' if len(ranks) == 1 else 'are'} in {_contrast(call, usual, others)}"
         # As far as its history goes: a rank that waits in its first call has no second one yet.
         later = [other for number, other in columns[ranks[0]].items() if number > (usual.number or 0)]
-        if (call.name, call.travels) != (usual.name, usual.travels) and _what(usual) in map(_what, later):
+        if (call.word, call.travels) != (usual.word, usual.travels) and _what(usual) in map(_what, later):
             text += f": {named(ranks)} {'calls' if len(ranks) == 1 else 'call'} the same in a different order"
         found.append(Finding(tuple(ranks), text))
     for rank in (rank for rank, call in row.items() if call is None):
@@ -108,7 +108,7 @@ def _differences(
 
 def _contrast(call: Position, usual: Position, others: str) -> str:
     """For example `reduce_scatter #17, the others in all_gather #17`."""
-    if call.name != usual.name:
+    if call.word != usual.word:
         return f"{call.label}, {others} in {usual.label}"
     # One of them gave no tensor but, for example, a list, so there is no number to show.
     if min(call.numel, usual.numel) < 0 and call.numel != usual.numel:

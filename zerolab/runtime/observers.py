@@ -51,7 +51,10 @@ class Holder(Protocol):
         """What updates the parameters; None before there is one."""
 
     def holdings(self, flats: "Collection[str] | None" = None) -> "Iterator[Holding]":
-        """Everything that this rank holds right now; with names of flats, at least what it holds of those."""
+        """Everything that this rank holds right now; with names of flats, at least what it holds of those.
+
+        A system that is not ours may leave out its optimizer's state then, which only updates change.
+        """
 
 
 class Observer:

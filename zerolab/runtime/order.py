@@ -44,7 +44,8 @@ class Order:
 
     def _compare(self, rank: int, called: Position) -> None:
         first, known = self._known.setdefault((called.circle, called.number), (rank, called))
-        if _what(known) != _what(called):
+        sized = known.name == called.name and (known.name not in SIZES_MAY_DIFFER or bool(called.travels))
+        if _what(known, sized=sized) != _what(called, sized=sized):
             raise RuntimeError(
                 f"rank {rank} asks for {_described(called)}, and rank {first} for {_described(known)} in its place: "
                 "every rank must ask for the same in the same order, since one is taken for the other"
@@ -61,7 +62,6 @@ def _described(call: Position) -> str:
     return f"{call.label}{travels}{root}{size}"
 
 
-def _what(call: Position) -> tuple[object, ...]:
+def _what(call: Position, *, sized: bool) -> tuple[object, ...]:
     """What must be the same on all ranks."""
-    numel = -1 if call.name in SIZES_MAY_DIFFER and not call.travels else call.numel
-    return call.name, call.travels, numel, call.itemsize, call.peer
+    return call.word, call.travels, call.numel if sized else -1, call.itemsize, call.peer

@@ -8,7 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import _functional_collectives
 from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.distributed_c10d import _world
 
+from zerolab.recording.c10d import tensors_in
 from zerolab.runtime import board
 
 COLLECTIVES = (
@@ -29,11 +31,15 @@ POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 NATIVE_OPERATIONS = {
     "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
     "broadcast_": "broadcast", "_allgather_base_": "all_gather", "allgather_into_tensor_coalesced_": "all_gather",
-    "_reduce_scatter_base_": "reduce_scatter", "reduce_scatter_tensor_coalesced_": "reduce_scatter",
-    "alltoall_base_": "all_to_all",
+    "allgather_coalesced_": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "alltoall_base_": "all_to_all",
 }  # fmt: skip
-_SIZED = ("tensor", "flat", "input_tensor", "output", "self")
+_SIZED = ("tensor", "flat", "input_tensor", "input", "inputs", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
+_COLLECTED = (
+    "all_gather_into_tensor", "all_gather_single", "all_reduce", "reduce_scatter_single", "reduce_scatter_tensor",
+)  # fmt: skip
+"""What torch only collects within a block of `_coalescing_manager`, at whose end native code sends it as one."""
 _PEERS = {"src": "group_src", "dst": "group_dst"}
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.BackendSelect)
 _libraries: list[Any] = []  # for as long as the process lives: kernels go with their library
@@ -57,20 +63,21 @@ class Reader:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._names = list(inspect.signature(function).parameters)
-        # With uneven splits each rank may have a size of its own.
-        compared = "split" not in " ".join(self._names)
-        self._sized = next((name for name in _SIZED if name in self._names), "") if compared else ""
+        of_pairs = {"input_split_sizes", "src_dst"} & {*self._names}
+        self._sized = "" if of_pairs else next((name for name in _SIZED if name in self._names), "")
+        self._may_be_collected = function.__name__ in _COLLECTED
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Request | None:
-        """What this call is about; None for a group that this rank is not part of."""
+        """What this call is about; None for a group that this rank is not part of, and where nothing is sent yet."""
         given = self._given(args, kwargs)
-        group, tensor = given.get("group"), given.get(self._sized)
+        group = given.get("group")
         # torch lets some of the ranks make a group without the others, who would count differently from then on.
         if group is dist.GroupMember.NON_GROUP_MEMBER or given.get("use_local_synchronization"):
             return None
-        numel, itemsize = (tensor.numel(), tensor.element_size()) if isinstance(tensor, torch.Tensor) else (-1, 0)
+        if self._may_be_collected and any(each is (group or dist.group.WORLD) for each in _world.pg_coalesce_state):
+            return None
         members, number = circle_of(group)
-        return Request(members, numel, itemsize, _peer(given, group), number)
+        return Request(members, *_size(given.get(self._sized)), _peer(given, group), number)
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises ValueError for a message to nobody, to this rank itself, or from a GPU's memory: gloo checks none."""
@@ -99,13 +106,19 @@ class Reader:
 
 
 def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
-    """What an operation `torch.ops.c10d` is about."""
-    given = args[1] if name == "all_gather" else args[0]  # what has this rank's size: of all_gather its input
-    tensors = [given] if isinstance(given, torch.Tensor) else given
+    """What an operation `torch.ops.c10d` is about: the same as of the function of Python's that calls it."""
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
-    numel = -1 if name == "all_to_all" else sum(tensor.numel() for tensor in tensors)  # each pair of ranks has its own
-    members, number = circle_of(dist.ProcessGroup.unbox(handle))
-    return Request(members, numel, tensors[0].element_size() if tensors else 1, group=number)
+    group = dist.ProcessGroup.unbox(handle)
+    size = (-1, 0) if name == "all_to_all" else _size(args[1] if name in ("all_gather", "reduce_scatter") else args[0])
+    peer = dist.get_global_rank(group, args[2]) if name == "broadcast" else -1
+    members, number = circle_of(group)
+    return Request(members, *size, peer, number)
+
+
+def _size(given: Any) -> tuple[int, int]:
+    """Elements, and bytes of one of them, of a tensor or of several; of anything else, what is not compared."""
+    tensors = tensors_in(given)
+    return (sum(tensor.numel() for tensor in tensors), tensors[0].element_size()) if tensors else (-1, 0)
 
 
 def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:
