@@ -77,7 +77,8 @@ def named(path: StrPath) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        if error.errno is not None:  # else its own words are all that it says
+            error.filename = error.filename or str(path)
         raise
 
 

@@ -634,6 +634,26 @@ def test_what_backwards_have_brought_can_be_dropped(clusters, require, stage):
     assert all(torch.equal(plain[name], other[name]) for other in others for name in plain)
 
 
+def train_a_unit_that_is_frozen_in_part(drops):
+    """Under FSDP1; a micro-batch has brought gradients, which are not reduced yet, before they are dropped."""
+    model = small()
+    model[0].bias.requires_grad_(False)
+    engine = ENGINES["fsdp1"](model, torch.optim.SGD, lr=0.5)
+    if drops:
+        with engine.accumulate():
+            engine.backward(engine.model(micro_batch(engine.rank, 2)).square().mean())
+        engine.zero_grad()
+        assert not [holding for holding in engine.holdings() if holding.category == "gradients"]
+    engine.backward(engine.model(micro_batch(engine.rank, 0)).square().mean())
+    engine.step()
+    return engine.state_dict()
+
+
+def test_fsdp1_drops_what_is_not_reduced_yet_of_a_unit_that_is_frozen_in_part(clusters):
+    plain, other = (clusters(2).run(train_a_unit_that_is_frozen_in_part, drops)[0] for drops in (False, True))
+    assert all(torch.equal(plain[name], other[name]) for name in plain)
+
+
 @pytest.mark.parametrize("stage", [stage for stage, orders in REFUSED.items() if orders is NOT_TWICE])
 def test_where_it_cannot_that_is_refused(clusters, require, stage):
     require(find_spec("deepspeed"), "DeepSpeed", "pip install 'zerolab[deepspeed]'")

@@ -199,14 +199,14 @@ def test_the_very_last_save_is_nobodys():
     assert not any(written[-1] for arguments in draws for (written,) in arguments)
 
 
-def test_some_rank_lacks_a_save_from_before_the_last_whole_one():
-    """Who counts the saves that all have is else told the right number."""
+def test_two_saves_from_before_the_last_whole_one_are_not_whole():
+    """Who counts the saves that all have is else right, or as far off as who takes the last but one."""
     draws = [
         exercises.load("last-whole").targets.draw(random.Random(seed), size) for seed in SEEDS for size in (1, 2, 4)
     ]
     for arguments in draws:
         everywhere = np.min([written for (written,) in arguments], axis=0)
-        assert not everywhere[: everywhere.nonzero()[0][-1]].all()
+        assert (everywhere[: everywhere.nonzero()[0][-1]] == 0).sum() >= 2
 
 
 def test_on_two_ranks_the_first_gradient_of_ward_drifts_is_not_to_be_clipped_whatever_is_drawn():

@@ -158,6 +158,7 @@ def archives():
         archive.writestr("data.pkl", b"\x80\x02cos\nsystem\n.")
     yield "checkpoint.pt", packed.getvalue()
     yield "half.json.gz", gzip.compress(b'{"schemaVersion": 1, "traceEvents": [' + bytes(range(1, 250)) * 50)[:200]
+    yield "changed.json.gz", gzip.compress(b"{}")[:-8] + bytes(8)
     yield "bomb.json.gz", bomb(b'{"schemaVersion": 1, "traceEvents": [', b" ")
     yield "bomb.pickle.gz", bomb(b"\x80\x02", b"]")
     yield "no-gzip.json.gz", b"\x1f\x8b" + b"not at all" * 10

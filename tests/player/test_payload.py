@@ -114,8 +114,8 @@ def test_no_file_of_the_player_is_longer_than_400_lines():
 
 
 def test_a_character_that_turns_text_around_or_is_none_to_see_is_escaped_and_no_other(recording):
-    turned = renamed(recording, "blocks.1", "blocks.\u202e1\x1b é 一")
+    turned = renamed(recording, "blocks.1", "blocks.\u202e1\x1b é 一 👩\u200d🔬")
     data = payload(turned)
-    assert "blocks.\\u202e1\\x1b é 一" in [unit["name"] for unit in data["units"]]
+    assert "blocks.\\u202e1\\x1b é 一 👩\u200d🔬" in [unit["name"] for unit in data["units"]]
     sources = {source.label: source.text for source in recording.sources.values()}
     assert all(sources[source["label"]] == source["text"] for source in data["sources"])

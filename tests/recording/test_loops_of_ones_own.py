@@ -538,6 +538,34 @@ def test_what_an_optimizer_has_made_within_anothers_update_counts_as_state_from_
         assert all(event.live["optimizer_state"] > 0 for event in sent)
 
 
+class MakesItAnew(torch.optim.Optimizer):
+    """Momentum as many write it: in a new tensor at each update."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                state = self.state[parameter]
+                state["momentum"] = 0.9 * state.get("momentum", 0) + parameter.grad
+                parameter.sub_(0.1 * state["momentum"])
+
+
+@pytest.mark.parametrize("stage", ["torch-zero1", "torch-ddp", "fsdp2"])
+def test_state_that_each_update_makes_anew_is_state_in_the_next_step_too(cluster, stage):
+    def train():
+        engine = ENGINES[stage](nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), MakesItAnew)
+        for _ in range(3):
+            engine.training_step(torch.ones(4, 8), torch.ones(4, 8), nn.functional.mse_loss)
+
+    for rank in cluster.record(train).ranks:
+        later = [e for e in rank.events if e.step in (2, 3) and e.op in ("forward", "backward", "broadcast")]
+        assert len({event.live["optimizer_state"] for event in later}) == 1
+        assert later[0].live["optimizer_state"] > 0
+
+
 def test_a_second_model_that_is_wrapped_after_its_first_call_keeps_its_names(cluster):
     def train():
         first, second = nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 8), nn.Tanh())

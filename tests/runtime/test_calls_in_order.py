@@ -62,3 +62,10 @@ def test_torchs_functions_of_several_names_may_be_one_collective_of_which_each_t
     call(0, "all_gather_single", 1, numel=4)
     with pytest.raises(RuntimeError, match=r"rank 0 asks for .*\(4 el.*, and rank 1 for .*\(5 el"):
         call(1, "all_gather_single", 1, numel=5)
+
+
+@pytest.mark.parametrize(("name", "numel"), [("reduce_scatter_single", 5), ("reduce_scatter", 4)])
+def test_a_name_of_another_collective_or_another_size_under_another_name_is_refused(call, name, numel):
+    call(0, "reduce_scatter_tensor", 0, numel=4)
+    with pytest.raises(RuntimeError, match=rf"{name} #0 \({numel} el"):
+        call(1, name, 0, numel=numel)

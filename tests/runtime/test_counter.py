@@ -229,7 +229,7 @@ def test_what_torch_collects_in_a_block_and_sends_as_one_is_counted_once(cluster
         return [(each.label.split(" of ")[0], each.numel) for each in seen]
 
     expected = [("new_group #0", -1), ("all_reduce #0", 2), ("all_reduce #1", 3), ("all_gather #2", 3)]
-    assert cluster.run(coalesce) == [[*expected, ("reduce_scatter #3", 6)]] * 2
+    assert cluster.run(coalesce) == [[*expected, ("reduce_scatter_tensor #3", 6)]] * 2
 
 
 def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_time_too(cluster):
@@ -259,7 +259,7 @@ def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_tim
         assert seen == [
             *(("all_reduce #0", 2, [5.0, 5.0]), ("all_reduce #1", 2, [5.0, 5.0])),
             *(("all_gather #2", 2, [3.0] * 4), ("all_gather #3", 2, [3.0] * 4)),
-            *(("reduce_scatter #4", 2, [5.0]), ("reduce_scatter #5", 2, [5.0])),
+            *(("reduce_scatter_tensor #4", 2, [5.0]), ("reduce_scatter_tensor #5", 2, [5.0])),
         ]
 
 

@@ -263,7 +263,10 @@ def test_what_is_written_into_is_returned_written_if_it_has_a_value_and_as_wide_
             torch._foreach_mul_([number], 2.0)
             with pytest.raises(RuntimeError, match="broadcast"):
                 shape.add_(torch.ones(5))
-        assert number.item() == 8.0
+            torch._foreach_mul_([shape, number], 2.0)
+            column, row = torch.ones(3, 1, dtype=torch.int64), torch.ones(1, 4, dtype=torch.int64)
+            assert (column << row).shape == (3, 4)  # `__lshift__` writes nothing
+        assert number.item() == 32.0
         assert shape.shape == (3, 4)
 
 

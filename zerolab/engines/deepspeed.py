@@ -202,8 +202,15 @@ class DeepSpeed3(DeepSpeed1):
         # Hooks without `self`: a circle would keep the engine's memory after it is gone.
         self.module.register_forward_pre_hook(lambda *_: setattr(functional, "linear", of_deepspeed))
         self.module.register_forward_hook(lambda *_: setattr(functional, "linear", of_torch), always_call=True)
-        # The optimizer's own would leave what DeepSpeed has gathered of the gradients.
-        optimizer.zero_grad = partial(type(self._zero).zero_grad, proxy(self._zero))
+        zero: Any = proxy(self._zero)  # no circle, as above
+        drop = type(self._zero).zero_grad
+
+        def zero_grad(*arguments: Any, **keywords: Any) -> None:
+            """Drops what DeepSpeed has gathered of the gradients, too, which the optimizer's own would leave."""
+            drop(zero, *arguments, **keywords)
+            zero.averaged_gradients = {}
+
+        optimizer.zero_grad = zero_grad
         return optimizer
 
     def zero_grad(self) -> None:

@@ -118,6 +118,12 @@ class FSDP1(Native):
         self._end_forwards()
         return self.model.clip_grad_norm_(max_norm)  # type: ignore[no-any-return]  # the wrapper's, typed as any module
 
+    def zero_grad(self) -> None:
+        """Drops the gradients since the last step, those of micro-batches too."""
+        super().zero_grad()
+        for _, handle in self._flat_params:  # before they are reduced, they lie in none of the optimizer's parameters
+            handle.flat_param.grad = None
+
     def _no_sync(self, until: ExitStack) -> None:
         if self.model.training_state != TrainingState.IDLE:  # torch refuses to begin after a forward that raised
             self._end_forwards()

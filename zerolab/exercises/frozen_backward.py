@@ -122,7 +122,7 @@ hints = (
 ON = "gradient = gradient @ torch.cat(parts) + back @ down"
 wrong = (
     Wrong(
-        says="gathers the weight of the lowest trained layer, below which nothing is trained",
+        says="gathers one weight more than is needed: below the lowest trained layer nothing is trained",
         sends=lambda arguments, world_size: sent(arguments, world_size) + (world_size - 1) * arguments[0][0].size,
         replace="if layer > first:",
         by="if True:",

@@ -140,7 +140,7 @@ wrong = (
         gives=lambda arguments, _rank: codes_times(arguments, np.float32(1)),
     ),
     Wrong(
-        says="sends the numbers in fp32, and rounds what has arrived",
+        says="sends 4 bytes for each number, where the codes need one",
         sends=lambda arguments, world_size: (world_size - 1) * arguments[0].size,
         whole="""
 def gather_in_8_bits(mine, block):
@@ -152,7 +152,7 @@ def gather_in_8_bits(mine, block):
 """,
     ),
     Wrong(
-        says="sends the codes as fp32 numbers, 4 bytes each",
+        says="sends the codes with 4 bytes each, where one is enough",
         sends=lambda arguments, world_size: (world_size - 1) * (arguments[0].size + arguments[0].size // arguments[1]),
         replace="for part in (codes, scales):",
         by="for part in (codes.float(), scales):",

@@ -35,14 +35,16 @@ def last_whole(written: torch.Tensor) -> int:
 def draw(dice: random.Random, world_size: int) -> Arguments:
     """After the last whole save every rank has later ones that another lacks, and the very last one is nobody's.
 
-    Some rank lacks one from before it, too: else counting those that all have would do. On 3 ranks none is whole.
+    Two from before it are not whole either: who counts those that all have is else as far off as who takes the last but
+    one. On 3 ranks none is whole.
     """
-    answer = -1 if world_size == 3 else dice.randrange(3, 6)
+    answer = -1 if world_size == 3 else dice.randrange(4, 7)
     saves = answer + 2 + world_size + dice.randrange(3)
     written = np.array([[dice.random() < 0.7 for _ in range(saves)] for _ in range(world_size)], dtype=np.int64)
     if answer > 0:
         written[:, [0, answer - 1, answer]] = 1
-        written[dice.randrange(world_size), answer - 2] = 0
+        for save in (answer - 3, answer - 2):
+            written[dice.randrange(world_size), save] = 0
     for place, save in enumerate(range(answer + 1, saves - 1)):
         written[:, save] = 1
         written[place % world_size, save] = 0  # so each rank lacks one of them, and with others has some

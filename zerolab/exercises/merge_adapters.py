@@ -45,7 +45,7 @@ def draw(dice: random.Random, world_size: int) -> Arguments:
     def normal(*shape: int) -> Any:
         return np.split(numbers.standard_normal(shape).astype(np.float32), world_size)
 
-    scale = dice.choice([0.25, 0.5, 2.0])
+    scale = dice.choice([0.3, 0.7, 1.7])
     return [
         (*mine, scale) for mine in zip(normal(rows, columns), normal(rank, columns), normal(rows, rank), strict=True)
     ]

@@ -119,7 +119,7 @@ wrong = (
         gives=lambda arguments, _rank: halved(arguments, all(overflows(mine) for mine, _ in arguments)),
     ),
     Wrong(
-        says="sends all gradients, where one number is enough",
+        says="sends a number for each gradient, where one is enough",
         sends=lambda arguments, world_size: 2 * (world_size - 1) / world_size * arguments[0].size,
         whole="""
 def next_scale(mine, scale):

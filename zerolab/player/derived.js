@@ -264,3 +264,10 @@ export function matchedCollectives({ group, number, parent }) {
   const whole = [...number.keys()].filter((i) => number[i] && parent[i] < 0);
   return grouped(whole, (i) => `${group[i]}:${number[i]}`);
 }
+
+/**
+ * @param {number[]} sizes  At least one.
+ */
+export function mean(sizes) {
+  return sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
+}

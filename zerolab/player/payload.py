@@ -47,9 +47,14 @@ class Table(dict[T, int]):
         return 0 if value is None else self.setdefault(value, len(self) + 1)
 
 
+_JOINERS = "\u200c\u200d"  # of letters in Persian and Hindi, and of pictures
+
+
 def readable(text: str) -> str:
     """A text with what nobody sees, or what turns the text around it, escaped as in Python; spaces and lines stay."""
-    return "".join(c if c.isprintable() or c.isspace() else c.encode("unicode_escape").decode() for c in text)
+    return "".join(
+        c if c.isprintable() or c.isspace() or c in _JOINERS else c.encode("unicode_escape").decode() for c in text
+    )
 
 
 def varint(value: int) -> bytes:

@@ -1,7 +1,7 @@
 // What is going on and why: one sentence for each act of a training step, from what this recording holds and sends.
 // The event's own sentence changes too often to be read while the recording plays; this one stands for seconds.
 
-import { codeOf, size, untold } from "./derived.js";
+import { codeOf, mean, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
 import { exact } from "./format.js";
 import { areAllInParts, divided, gathers, range } from "./kept.js";
@@ -119,30 +119,30 @@ export class Story {
    * @param {Category} category
    */
   #inParts(category) {
-    const { model } = this;
-    const { rank } = model.columns;
-    const updates = this.#updates();
+    const [model, updates] = [this.model, this.#updates()];
     /** @type {(i: number, unit: Unit) => Spans | undefined} */
     const at = (i, { name }) =>
       category === "optimizer_state" // which the first update makes, and nobody gathers
-        ? model.changes(rank[i], category, name).spans.findLast((spans) => spans.length)
-        : model.held(rank[i], category, name, i);
+        ? model.changes(model.columns.rank[i], category, name).spans.findLast((spans) => spans.length)
+        : model.held(model.columns.rank[i], category, name, i);
+    // Without padding, unless only some of the ranks are here.
+    const total = (/** @type {Unit} */ unit) => (updates.length === model.worldSize ? unit.numel : unit.padded);
     /** @type {(i: number, unit: Unit) => number} */
     const held = (i, unit) =>
       category === "parameters" && !this.updated
-        ? range(model, rank[i], unit).least
-        : size((at(i, unit) ?? []).map((edge) => Math.min(edge, unit.numel))); // without padding
+        ? range(model, model.columns.rank[i], unit).least
+        : size((at(i, unit) ?? []).map((edge) => Math.min(edge, total(unit))));
     const kept = model.units
-      .map((unit) => ({ sizes: updates.map((i) => held(i, unit)), whole: unit.numel }))
+      .map((unit) => ({ sizes: updates.map((i) => held(i, unit)), whole: total(unit) }))
       .filter(({ sizes, whole }) => whole && sizes.some(Boolean));
     if (!kept.length) {
       if (updates.some((i) => model.liveAt(i)[category])) this.lacking.add(category); // nobody told which elements
       return 0;
     }
     // Some systems shard unevenly, and then the ranks' mean says into how many parts.
-    const mean = (/** @type {number[]} */ sizes) => sizes.reduce((sum, one) => sum + one, 0) / sizes.length;
-    this.uneven ||= kept.some(({ sizes }) => sizes.some((one) => Math.abs(one - mean(sizes)) > mean(sizes) / 2));
     const { sizes, whole } = kept.reduce((most, one) => (one.whole > most.whole ? one : most));
+    const weighs = kept.filter((one) => one.whole > whole / 100); // nobody need hear of a few numbers
+    this.uneven ||= weighs.some(({ sizes }) => sizes.some((one) => Math.abs(one - mean(sizes)) > mean(sizes) / 2));
     const parts = Math.round(whole / mean(sizes));
     // What all ranks together lack was not recorded, as of a tensor that is sharded by columns.
     if (sizes.length === model.worldSize && sizes.length * mean(sizes) < 0.99 * whole) {

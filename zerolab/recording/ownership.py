@@ -39,7 +39,7 @@ class Ownership:
         self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
         self._pieces = Pieces()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
-        self._states: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()
+        self._states: WeakKeyDictionary[torch.optim.Optimizer, list[int]] = WeakKeyDictionary()
         self._seen: dict[tuple[str, str], list[tuple[int, int]]] = {}  # as they were given; merged in `_logged`
         self._logged: dict[tuple[str, str], Spans] = {}
         self._later: set[str] = set()  # flats that the next look at any flat includes
@@ -179,8 +179,8 @@ class Ownership:
             self.updated[flat.layout.name] = sizes[flat.layout.name]
             if self.updated[flat.layout.name] == [flat.owned.numel()]:
                 del self.updated[flat.layout.name]
-        if self._states.get(optimizer) != len(optimizer.state):
-            self._states[optimizer] = len(optimizer.state)
+        if self._states.get(optimizer) != (state := [id(tensor) for _, tensor in tensors_of(optimizer)]):
+            self._states[optimizer] = state
             places = {key: flat for model in self._models.values() for key, (flat, _) in model.items()}
             every = [each for model in self._models for each in model.parameters() if id(each) in places]
             closed, taking = ({places[id(x)] for x in every if x.requires_grad is takes} for takes in (False, True))

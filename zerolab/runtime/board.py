@@ -47,6 +47,14 @@ _RING_AT = _ENTERED_AT + _STAGE.size
 _PAGE_BYTES = _RING_AT + KEPT * _HEAD.size
 
 
+_ONE_WORD = {
+    "all_gather_into_tensor": "all_gather",
+    "all_gather_single": "all_gather",
+    "all_to_all_single": "all_to_all",
+    "reduce_scatter_single": "reduce_scatter_tensor",  # not `reduce_scatter`, which gloo adds up in another way
+}
+
+
 class Position(NamedTuple):
     """Where a rank stands: its last collective, counted from 0 in each run, and whether it is still inside."""
 
@@ -63,8 +71,8 @@ class Position(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What it is by whichever of torch's functions: of some there are several, and native code calls none."""
-        return self.name.removesuffix("_single").removesuffix("_tensor").removesuffix("_into")
+        """What it is by whichever of torch's functions: what goes by several names meets all the same."""
+        return _ONE_WORD.get(self.name, self.name)
 
     @property
     def label(self) -> str:

@@ -44,7 +44,7 @@ class Order:
 
     def _compare(self, rank: int, called: Position) -> None:
         first, known = self._known.setdefault((called.circle, called.number), (rank, called))
-        sized = known.name == called.name and (known.name not in SIZES_MAY_DIFFER or bool(called.travels))
+        sized = bool(called.travels) or not {known.name, called.name} & {*SIZES_MAY_DIFFER}
         if _what(known, sized=sized) != _what(called, sized=sized):
             raise RuntimeError(
                 f"rank {rank} asks for {_described(called)}, and rank {first} for {_described(known)} in its place: "

@@ -23,16 +23,16 @@ FUNCTIONAL = {
     "all_gather_single": "all_gather", "all_gather_tensor": "all_gather", "all_gather_single_coalesced": "all_gather",
     "all_gather_into_tensor_coalesced": "all_gather", "all_reduce": "all_reduce", "all_reduce_coalesced": "all_reduce",
     "all_to_all_single": "all_to_all", "broadcast": "broadcast", "permute_tensor": "all_to_all",
-    "reduce_scatter_single": "reduce_scatter", "reduce_scatter_single_coalesced": "reduce_scatter",
-    "reduce_scatter_tensor": "reduce_scatter", "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter_tensor", "reduce_scatter_single_coalesced": "reduce_scatter_tensor",
+    "reduce_scatter_tensor": "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
 }  # fmt: skip
 """What DTensor sends by: functions that return new tensors, which `wait_tensor` waits for."""
 POINT_TO_POINT = ("batch_isend_irecv", "irecv", "isend", "recv", "send")
 NATIVE_OPERATIONS = {
     "allgather_": "all_gather", "allreduce_": "all_reduce", "allreduce_coalesced_": "all_reduce",
     "broadcast_": "broadcast", "_allgather_base_": "all_gather", "allgather_into_tensor_coalesced_": "all_gather",
-    "allgather_coalesced_": "all_gather", "_reduce_scatter_base_": "reduce_scatter",
-    "reduce_scatter_tensor_coalesced_": "reduce_scatter", "alltoall_base_": "all_to_all",
+    "allgather_coalesced_": "all_gather", "_reduce_scatter_base_": "reduce_scatter_tensor",
+    "reduce_scatter_tensor_coalesced_": "reduce_scatter_tensor", "alltoall_base_": "all_to_all",
 }  # fmt: skip
 _SIZED = ("tensor", "flat", "input_tensor", "input", "inputs", "output", "self")
 """Parameters whose size must be the same on all ranks. In all_to_all each pair of ranks has its own."""
@@ -74,7 +74,7 @@ class Reader:
         # torch lets some of the ranks make a group without the others, who would count differently from then on.
         if group is dist.GroupMember.NON_GROUP_MEMBER or given.get("use_local_synchronization"):
             return None
-        if self._may_be_collected and any(each is (group or dist.group.WORLD) for each in _world.pg_coalesce_state):
+        if self._may_be_collected and (group or dist.group.WORLD) in _world.pg_coalesce_state:
             return None
         members, number = circle_of(group)
         return Request(members, *_size(given.get(self._sized)), _peer(given, group), number)
@@ -109,7 +109,8 @@ def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
     """What an operation `torch.ops.c10d` is about: the same as of the function of Python's that calls it."""
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     group = dist.ProcessGroup.unbox(handle)
-    size = (-1, 0) if name == "all_to_all" else _size(args[1] if name in ("all_gather", "reduce_scatter") else args[0])
+    given = args[1] if name in ("all_gather", "reduce_scatter_tensor") else args[0]
+    size = (-1, 0) if name == "all_to_all" else _size(given)
     peer = dist.get_global_rank(group, args[2]) if name == "broadcast" else -1
     members, number = circle_of(group)
     return Request(members, *size, peer, number)

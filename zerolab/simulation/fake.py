@@ -101,9 +101,9 @@ def timed(shapes: Shapes, meter: Meter) -> Iterator[None]:
         yield
 
 
-def step_anyway(_: Any, __: GradScaler, optimizer: torch.optim.Optimizer, *___: Any) -> Any:
+def step_anyway(_: Any, __: GradScaler, optimizer: torch.optim.Optimizer, ___: Any, *args: Any, **keywords: Any) -> Any:
     """In place of the scaler's `_maybe_opt_step`, which asks whether there was an overflow."""
-    return optimizer.step()
+    return optimizer.step(*args, **keywords)
 
 
 def engine_of(stage: str, gpus_per_node: int) -> type[Any]:

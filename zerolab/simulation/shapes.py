@@ -21,7 +21,7 @@ from zerolab.recording import c10d
 from zerolab.simulation.costs import Meter
 
 META = torch.device("meta")
-MOST_KNOWN = 4096  # outcomes, of which a stage has two hundred, in a megabyte at most
+MOST_KNOWN = 4096  # outcomes that are kept; a stage has two hundred
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch no memory
 _LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
@@ -60,7 +60,7 @@ class Shapes(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
-        if len(self._known) > MOST_KNOWN:
+        if len(self._known) >= MOST_KNOWN:
             self._known.clear()
         self.meter: Meter | None = None
         self.engine: Any = None  # it names the unit that a released storage belongs to
@@ -114,7 +114,7 @@ class Shapes(TorchDispatchMode):
                 ) from error
             written = _bytes_of(result)
             flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
-            if key is not None:
+            if key is not None and len(self._known) < MOST_KNOWN:
                 with suppress(LookupError):
                     recipe = _WRITTEN if kind.writes and result is not None else _recipe_of(result)
                     self._known[key] = recipe, flops, written
@@ -221,7 +221,8 @@ def _kind_of(func: Any) -> Kind:
         effect = "computes"
     is_fresh = bool(aliases) and all(alias is None for alias in aliases)
     is_fresh = is_fresh and not needs and name not in ("_unsafe_view", "_local_scalar_dense")
-    writes = name.endswith("_") and len(aliases) < 2 and not needs and torch.Tag.inplace_view not in tags
+    writes = all(alias is not None and alias.is_write for alias in aliases) and name.endswith("_")
+    writes = writes and len(aliases) < 2 and not needs and torch.Tag.inplace_view not in tags
     places = any(argument.name == "device" for argument in schema.arguments)
     flops = _flops_of(func, schema.name)
     at_once, overwrites = name.startswith("_foreach"), name in _OVERWRITES
@@ -240,11 +241,10 @@ def _flops_of(func: Any, name: str) -> Any:
 
 
 def _is_real(args: tuple[Any, ...]) -> bool:
-    """Whether an operation works on one of the few tensors that have values, or on a list of them."""
+    """Whether an operation works on one of the few tensors that have values, or on a list with one of them."""
     first = args[0] if args else None
-    if first.__class__ is list and first:
-        first = first[0]
-    return isinstance(first, torch.Tensor) and first.device != META
+    tensors = first if first.__class__ is list else [first]
+    return any(isinstance(tensor, torch.Tensor) and tensor.device != META for tensor in tensors)
 
 
 def _needs_values(func: Any, args: tuple[Any, ...]) -> bool:

@@ -130,10 +130,10 @@ def _results(function: Callable[..., Any], inputs: Inputs) -> list[Any]:
 
 
 def _shared(inputs: Inputs, misses: list[int]) -> str:
-    """The word that all inputs with a wrong value share, and few of those with a right one; empty if there is none."""
+    """The word that all inputs with a wrong value have, three at least, and no others; empty if there is none."""
     for name, word in inputs[misses[0]].items():
         having = [number for number, each in enumerate(inputs) if isinstance(word, str) and each[name] == word]
-        if set(misses) <= set(having) and len(having) < min(len(inputs), 2 * len(misses)):
+        if set(misses) == set(having) and 3 <= len(misses) < len(inputs):
             return f"each with {name}={word!r}"
     return ""
 

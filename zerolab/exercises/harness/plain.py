@@ -146,7 +146,12 @@ def likeness(one: Any, other: Any, tolerance: float) -> str:
     largest = max(right, key=abs)
     times = left[right.index(largest)] / largest
     close = partial(math.isclose, rel_tol=ALIKE, abs_tol=tolerance)
-    if times and not close(times, 1) and all(map(close, left, [times * each for each in right])):
+    if (
+        times
+        and math.isfinite(times)
+        and not close(times, 1)
+        and all(map(close, left, [times * each for each in right]))
+    ):
         return f"Each number is {times:.4g} times the right one."
     return "These are the right numbers, in another order." if same(sorted(left), sorted(right), tolerance) else ""
 
