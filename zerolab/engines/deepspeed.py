@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import cache, partial, wraps
 from importlib import import_module
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, ClassVar
 from weakref import proxy
 
@@ -208,7 +208,8 @@ class DeepSpeed3(DeepSpeed1):
         def zero_grad(*arguments: Any, **keywords: Any) -> None:
             """Drops what DeepSpeed has gathered of the gradients, too, which the optimizer's own would leave."""
             drop(zero, *arguments, **keywords)
-            zero.averaged_gradients = {}
+            for part in chain.from_iterable(parts or () for parts in zero.averaged_gradients.values()):
+                part.zero_()
 
         optimizer.zero_grad = zero_grad
         return optimizer

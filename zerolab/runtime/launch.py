@@ -86,7 +86,8 @@ class ForkLauncher:
             while request not in self._started:
                 with interruptible():
                     arrived = self._is_readable(LOOK)
-                if not (self._receive() if arrived else self.is_alive() and time.monotonic() < deadline):
+                waits = self._control.fileno() >= 0 and self.is_alive() and time.monotonic() < deadline
+                if not (self._receive() if arrived else waits):
                     self._log.seek(0)
                     reason = self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
                     raise RuntimeError(f"the process that starts the ranks did not come up:\n{reason}")
