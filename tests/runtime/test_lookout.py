@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -98,7 +99,9 @@ def test_a_rank_that_ends_itself_says_why(three):
     assert "memory ran out" not in str(raised.value)
     assert "ended itself" not in raised.value.traceback
 
-    three.run(spoil, "commands", 2)  # it fails as the rank waits for its next work
+    processes = [psutil.Process(pid) for pid in three.run(os.getpid)]
+    three.run(spoil, "commands", 2)  # it fails as the rank waits for its next work, if that is not there yet
+    psutil.wait_procs(processes[2:], timeout=60)
     with pytest.raises(RankError, match=r"rank 2 \(pid \d+\) ended itself: BlockingIOError") as raised:
         three.run(time.sleep, 60)
     assert raised.value.exitcode == 1
