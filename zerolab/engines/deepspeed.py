@@ -214,9 +214,7 @@ class DeepSpeed3(DeepSpeed1):
         optimizer.zero_grad = zero_grad
         return optimizer
 
-    def zero_grad(self) -> None:
-        """Drops the gradients since the last step, those of micro-batches too."""
-        self.optimizer.zero_grad()
+    zero_grad = DeepSpeed0.zero_grad  # it has such a call
 
     def _differentiate(self, loss: torch.Tensor) -> None:
         of_torch, functional.linear = functional.linear, self._linear  # checkpointed modules run forward once more
