@@ -1,5 +1,6 @@
 """Sharded checkpoints when something goes wrong: a rank is killed, a file is damaged, the model is another."""
 
+import enum
 import io
 import os
 import pickle
@@ -14,11 +15,12 @@ import torch
 from awkward import make
 from resuming import FROZEN, engine_of, train
 from torch import nn
+from torch.distributed.checkpoint.planner import WriteItemType
 
 import zerolab
 from zerolab import RankError, latest_checkpoint
 from zerolab.engines import ENGINES
-from zerolab.engines.stored import read_contents
+from zerolab.engines.stored import read_contents, read_note
 
 
 def test_what_goes_wrong_in_the_thread_is_said_by_all_ranks_at_the_wait(clusters, tmp_path):
@@ -199,17 +201,33 @@ def test_a_setting_of_a_class_of_its_own_is_told_from_damage(clusters, tmp_path)
 
 
 def test_a_table_of_contents_that_would_call_something_is_refused(clusters, copied):
-    (copied / ".metadata").write_bytes(pickle.dumps(Malicious(str(copied / "called"))))
+    (copied / ".metadata").write_bytes(pickle.dumps(Calling(os.mkdir, str(copied / "called"))))
     assert "it asks for" in refusal(clusters, copied)
     assert not (copied / "called").exists()
+    (copied / ".metadata").write_bytes(pickle.dumps(Calling(getattr, Path, "unlink")))
+    assert "it asks for getattr of <class 'pathlib.Path'>" in refusal(clusters, copied)
 
 
-class Malicious:
-    def __init__(self, path):
-        self.path = path
+class Calling:
+    def __init__(self, function, *arguments):
+        self.called = function, arguments
 
     def __reduce__(self):
-        return os.mkdir, (self.path,)
+        return self.called
+
+
+def test_a_checkpoint_that_an_early_python_3_11_wrote_is_opened(saved, tmp_path):
+    class Early(pickle.Pickler):
+        def reducer_override(self, value):
+            if isinstance(value, enum.Enum):
+                return getattr, (type(value), value.name)
+            return NotImplemented
+
+    contents = read_contents(saved)
+    with (tmp_path / "note").open("wb") as file:
+        Early(file).dump((contents, WriteItemType.TENSOR))
+    assert b"getattr" in (tmp_path / "note").read_bytes()
+    assert read_note(tmp_path / "note") == (contents, WriteItemType.TENSOR)
 
 
 def test_a_checkpoint_of_another_model_or_optimizer_is_refused(clusters, copied):

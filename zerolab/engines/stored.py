@@ -4,6 +4,7 @@ Which rank wrote an element does not matter: the table of contents says which fi
 a rank reads what overlaps with its own piece. So any number of ranks can go on where any other has stopped.
 """
 
+import enum
 import io
 import pickle
 import re
@@ -181,11 +182,20 @@ class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in _NAMED or (module == "pathlib" and name.endswith("Path")):
             return super().find_class(module, name)
+        if (module, name) == ("builtins", "getattr"):
+            return _member
         its_own = Metadata.__module__
         found = super().find_class(module, name) if module in ("torch", its_own) and "." not in name else None
         if isinstance(found, torch.dtype) or (isinstance(found, type) and found.__module__ == its_own):
             return found
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+
+def _member(kind: Any, name: str) -> enum.Enum:
+    """A member of an enumeration, which Python 3.11 wrote as a call of `getattr` until 3.11.4."""
+    if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
+        raise pickle.UnpicklingError(f"it asks for getattr of {kind!r}")
+    return kind[name]
 
 
 def read_note(path: Path) -> Any:
