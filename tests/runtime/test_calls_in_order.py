@@ -69,3 +69,26 @@ def test_a_name_of_another_collective_or_another_size_under_another_name_is_refu
     call(0, "reduce_scatter_tensor", 0, numel=4)
     with pytest.raises(RuntimeError, match=rf"{name} #0 \({numel} el"):
         call(1, name, 0, numel=numel)
+
+
+def test_what_another_rank_calls_while_its_earlier_calls_are_read_is_compared_next_time(monkeypatch):
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(2))
+    ours, theirs = board.pages(fd, 2)
+    order, history = Order(ours, {1: theirs}), theirs.history
+
+    def overtaken(begin):
+        read = history(begin)
+        monkeypatch.undo()
+        theirs.enter(Position(INSIDE, "all_reduce", 0, numel=4))
+        theirs.enter(Position(INSIDE, "all_reduce", 1, numel=5))
+        return read
+
+    monkeypatch.setattr(theirs, "history", overtaken)
+    for number in range(2):
+        position = Position(INSIDE, "all_reduce", number, numel=4)
+        ours.enter(position)
+        if number == 0:
+            order.check(position)
+    with pytest.raises(RuntimeError, match=r"rank 1 asks for all_reduce #1 \(5 el.*, and rank 0 for "):
+        order.check(position)

@@ -38,9 +38,10 @@ class Order:
         for rank, page in self._others.items():
             if self._page.is_as_far(page):  # nearly always, or the other has not come so far
                 continue
+            entered = page.count()  # before they are read: what is called meanwhile comes next time
             for theirs in page.history(self._read[rank]):
                 self._compare(rank, theirs)
-            self._read[rank] = page.count()
+            self._read[rank] = entered
 
     def _compare(self, rank: int, called: Position) -> None:
         first, known = self._known.setdefault((called.circle, called.number), (rank, called))
