@@ -31,12 +31,13 @@ TRIES = 100  # readings of a position that keeps changing before the last one is
 # Collectives of a rank that can be compared with the others': more than a host is ahead of a GPU, whose queue has room
 # for about a thousand operations.
 KEPT = 128
-_NAME_BYTES, _FILE_BYTES = 40, 256
+_SLOTS = KEPT + 1  # of their ring: one may be half overwritten while the others are read
+LONGEST_NAME, _FILE_BYTES = 40, 256
 _NO_UNICODE = "surrogateescape"  # how Python reads a file's name that is no UTF-8
 _HASH_BITS = 40  # of the ranks of a group that has one above the highest for which there is a bit
 _HIGHEST = 62
 # Native formats: they store a number by one instruction, the others byte by byte, and a reader could see half of it.
-_HEAD = struct.Struct(f"@8q{_NAME_BYTES}s{_NAME_BYTES}s")
+_HEAD = struct.Struct(f"@8q{LONGEST_NAME}s{LONGEST_NAME}s")
 _PLACE = struct.Struct(f"@qq16s{_FILE_BYTES}s")
 _STAGE = struct.Struct("@q")
 _CURRENT_AT = 2 * _HEAD.size  # after two places for the position: which of them holds, in its lowest bit
@@ -44,7 +45,7 @@ _PLACE_AT = _CURRENT_AT + _STAGE.size
 _STAGE_AT = _PLACE_AT + _PLACE.size
 _ENTERED_AT = _STAGE_AT + _STAGE.size  # how many collectives were ever entered in the ring
 _RING_AT = _ENTERED_AT + _STAGE.size
-_PAGE_BYTES = _RING_AT + KEPT * _HEAD.size
+_PAGE_BYTES = _RING_AT + _SLOTS * _HEAD.size
 
 
 _ONE_WORD = {
@@ -66,7 +67,7 @@ class Position(NamedTuple):
     itemsize: int = 0  # bytes of one of them
     members: int = 0  # the ranks of its group, as of `members`; 0: all
     peer: int = -1  # from or to which rank; the root of a broadcast; -1: none
-    travels: str = ""  # what an engine sends, where it is told apart by nothing but the order
+    travels: str = ""  # what an engine sends, where only the order tells it; or the sizes of tensors sent as one
     group: int = 0  # torch's number of the group, which groups of the same ranks differ in; 0: the first, of all
 
     @property
@@ -164,14 +165,18 @@ class Page:
 
     def enter(self, position: Position) -> None:
         """Add a collective to the history, in place of the oldest one."""
-        _HEAD.pack_into(self._memory, _RING_AT + self._entered % KEPT * _HEAD.size, *_packed(position))
+        _HEAD.pack_into(self._memory, _RING_AT + self._entered % _SLOTS * _HEAD.size, *_packed(position))
         self._entered += 1
         _STAGE.pack_into(self._memory, _ENTERED_AT, self._entered)
 
     def history(self, begin: int = 0) -> list[Position]:
         """The last collectives, in the order in which they were called, without the first `begin`; at most `KEPT`."""
         entered = self.count()
-        return [_unpacked(_HEAD.unpack(self._slot(index))) for index in range(max(begin, entered - KEPT), entered)]
+        first = max(begin, entered - KEPT)
+        read = [_HEAD.unpack(self._slot(index)) for index in range(first, entered)]
+        # Whoever has gone on meanwhile has overwritten the oldest, and may be in the midst of the next.
+        overwritten = self.count() - _SLOTS + 1 - first
+        return [_unpacked(fields) for fields in read[max(0, overwritten) :]]
 
     def count(self) -> int:
         """How many collectives were entered in this run."""
@@ -182,7 +187,7 @@ class Page:
         return other._slot(self._entered - 1) == self._slot(self._entered - 1)
 
     def _slot(self, index: int) -> memoryview:
-        start = _RING_AT + index % KEPT * _HEAD.size
+        start = _RING_AT + index % _SLOTS * _HEAD.size
         return self._memory[start : start + _HEAD.size]
 
     def reset(self) -> None:
@@ -247,7 +252,7 @@ def _packed(position: Position) -> tuple[int | bytes, ...]:
     state, name, number, since, numel, itemsize, members, peer, travels, group = position
     # One more than the number, so that an untouched page reads as none; the peer and the size likewise.
     numbers = state, 0 if number is None else number + 1, since, numel + 1, itemsize, members, peer + 1, group
-    return *numbers, name.encode(), travels.encode()[-_NAME_BYTES:]  # names of units differ at their ends
+    return *numbers, name.encode(), travels.encode()[-LONGEST_NAME:]  # names of units differ at their ends
 
 
 def _unpacked(fields: tuple[int, int, int, int, int, int, int, int, bytes, bytes]) -> Position:
