@@ -71,6 +71,13 @@ def replacing(path: StrPath) -> Iterator[Path]:
         part.unlink(missing_ok=True)
 
 
+def check_readable(path: StrPath) -> None:
+    """Raises ValueError for a pipe, a socket or a device: who reads one may wait forever, or get no end of bytes."""
+    if _takes_writes_only(place := Path(path)) and not place.is_dir():
+        said = "is no file, but a device or a pipe: write what comes out of it into a file"
+        raise ValueError(f"{str(path)!r} {said}")
+
+
 @contextmanager
 def named(path: StrPath) -> Iterator[None]:
     """Within it, an error of a disk that fails while a file is read names the file."""

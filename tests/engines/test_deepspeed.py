@@ -81,6 +81,36 @@ def meet_linears():
     return [linear is of_torch for linear in outside], [linear.__name__ for linear in model.met]
 
 
+def train_with_its_own_engine(number, precision):
+    """Three steps of a loop of DeepSpeed's; what parameters took, by hand, as each layer's forward ended."""
+    from zerolab.engines.deepspeed import import_deepspeed
+
+    of_torch, taken = nn.functional.linear, []
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(4)))
+
+    def look(*_):
+        kept = [each for x in model.parameters() for each in (x, getattr(x, "ds_tensor", None)) if each is not None]
+        storages = {each.untyped_storage()._cdata: each.untyped_storage().nbytes() for each in kept}
+        taken.append(sum(storages.values()))
+
+    for layer in model:
+        layer.register_forward_hook(look)
+    settings = {
+        "train_micro_batch_size_per_gpu": 2,
+        "bf16": {"enabled": precision == "bf16"},
+        "zero_optimization": {"stage": number, "stage3_param_persistence_threshold": 0},
+        "zero_allow_untested_optimizer": True,
+    }
+    engine, *_ = import_deepspeed("cpu").initialize(
+        model=model, optimizer=torch.optim.AdamW(model.parameters()), config=settings, dist_init_required=False
+    )
+    for _ in range(3):
+        engine.backward(engine(torch.ones(2, 64, dtype=next(model.parameters()).dtype)).square().mean())
+        engine.step()
+    nn.functional.linear = of_torch  # stage 3 has replaced it, for all that this process trains
+    return taken
+
+
 @pytest.fixture(scope="module")
 def recordings(clusters, require):
     """Each stage's recording of `train_and_look`."""
@@ -126,6 +156,27 @@ def test_holdings_add_up_to_what_the_ledger_sees_at_the_update(recordings, stage
     recording = recordings[stage]
     for rank, shown in zip(recording.ranks, recording.results, strict=True):
         assert rank.state == {category: shown[category] for category in rank.state}
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_loop_of_deepspeeds_own_is_explained_to_the_byte(clusters, trained, number, precision):
+    numel, width = 4 * 64 * 64, {"fp32": 4, "bf16": 2}[precision]
+    recording = clusters(2).record(train_with_its_own_engine, number, precision)
+    for rank, taken in zip(recording.ranks, recording.results, strict=True):
+        assert rank.state == {
+            "parameters": width * numel // (2 if number == 3 else 1),
+            "gradients": 4 * numel // 2,  # those of the masters, which are fp32
+            "optimizer_state": 12 * numel // 2 + rank.info.step_counters,
+        }
+        assert rank.info.masters == 4 * numel // 2
+        ends = [e.live for e in rank.events if e.op == "forward" and e.unit != "root"]
+        assert [live["parameters"] for live in ends] == taken
+        assert max(live["activations"] for live in ends) < numel, "a few rows of 64"
+        table = recording.explain(rank=rank.rank)
+        assert f"nearest to zero{max(number, 2)}" in table.title, "stage 1 drops what is not its own before the update"
+        found = {row["term"]: row["difference"] for row in table if row["difference"]}
+        assert found == ({} if precision == "bf16" else dict.fromkeys(["masters", "state"], 4 * numel // 2))
 
 
 def test_all_bytes_go_through_torch_where_the_recorder_sees_them(recordings):

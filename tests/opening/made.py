@@ -3,6 +3,8 @@
 import json
 import pickle
 
+from zerolab.opening.flight import rank_in
+
 START = 1_700_000_000_000_000  # microseconds since 1970
 
 
@@ -49,7 +51,14 @@ def trace(bars, rank=0, world_size=2, **about):
 
 
 def write(path, document):
-    """Writes a document as JSON, or as a pickle where its name says so; returns the path."""
+    """Writes a document as JSON, or as a pickle where its name says so; returns the path.
+
+    A dump's times are by as many nanoseconds later as its name says: no two ranks ask at the very same moment.
+    """
+    if "entries" in document:
+        later = rank_in(path.name) or 0
+        moved = [{**each, "time_created_ns": each["time_created_ns"] + later} for each in document["entries"]]
+        document = {**document, "entries": moved}
     if path.suffix == ".pickle":
         path.write_bytes(pickle.dumps(document, 2))
     else:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import socket
 import subprocess
 import sys
 import tracemalloc
@@ -91,6 +92,28 @@ def test_places_without_a_file_get_a_sentence(tmp_path):
         Recording.open(tmp_path / "pipe.json")
 
 
+def make_socket(place):
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(place)
+
+
+ENDLESS = {"pipe": os.mkfifo, "socket": make_socket, "device": lambda place: Path(place).symlink_to("/dev/zero")}
+READERS = {"open": "trace.json", "why": "hang.json", "play": "run.json", "diff": "run.json.fingerprints/rank-0.json"}
+
+
+@pytest.mark.parametrize("kind", ENDLESS)
+@pytest.mark.parametrize("command", READERS)
+def test_what_may_give_bytes_without_an_end_is_refused_in_a_sentence(command, kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("run.json.fingerprints").mkdir()
+    place = READERS[command]
+    ENDLESS[kind](place)
+    assert cli.main([command, *(["run.json"] * 2 if command == "diff" else [place])]) == 2
+    said = f"zerolab: {place!r} is no file, but a device or a pipe: write what comes out of it into a file\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")  # as of a file that is left open
 @pytest.mark.parametrize("command", ["open", "why", "play"])
 def test_a_file_that_its_disk_does_not_give_is_named(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

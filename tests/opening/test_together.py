@@ -4,6 +4,7 @@ import made
 import pytest
 
 from zerolab import Recording, cli
+from zerolab.why.dumps import explain
 
 
 def two(folder, first, second):
@@ -55,6 +56,17 @@ def test_a_copy_of_a_trace_is_not_taken_for_another_ranks(tmp_path):
         Recording.open(*paths)
 
 
+@pytest.mark.parametrize("kind", ["json", "pickle"])
+def test_a_copy_of_a_dump_is_not_taken_for_another_ranks(tmp_path, kind):
+    first = made.write(tmp_path / f"dump-rank0.{kind}", made.dump([made.entry(1), made.entry(2)], world_size=2))
+    second = tmp_path / f"dump-rank1.{kind}"
+    second.write_bytes(first.read_bytes())
+    said = rf"'dump-rank0\.{kind}' and 'dump-rank1\.{kind}' have the same events: one is a copy of the other"
+    for read in (Recording.open, lambda *paths: explain(paths)):
+        with pytest.raises(ValueError, match=said):
+            read(first, second)
+
+
 def test_kinds_of_files_must_be_the_same_of_each_rank(tmp_path):
     trace, _ = two(tmp_path, {}, {})
     dump = made.write(tmp_path / "dump-1.pickle", made.dump([made.entry(1)], world_size=2))
@@ -89,6 +101,18 @@ def test_a_collective_that_goes_on_while_the_next_is_asked_for_is_filled_from_it
     dump = made.write(tmp_path / "dump-0.pickle", made.dump(entries, world_size=2))
     events = Recording.open(trace, dump).rank(0).events
     assert [event.numel for event in events if event.op == "all_reduce"] == [8, 64]
+
+
+def test_collectives_that_two_threads_ask_for_at_one_time_are_filled_from_an_entry_each(tmp_path):
+    asked = [made.bar("c10d::allreduce_", made.START + start, dur, tid=start) for start, dur in ((10, 60), (20, 10))]
+    entries = [
+        made.entry(place, at=(made.START + at) * 1000, sizes=((size,), (size,)))
+        for place, at, size in ((1, 25, 8), (2, 65, 64))
+    ]
+    trace = made.write(tmp_path / "trace-0.json", made.trace(asked))
+    dump = made.write(tmp_path / "dump-0.pickle", made.dump(entries, world_size=2))
+    events = Recording.open(trace, dump).rank(0).events
+    assert [event.numel for event in events if event.op == "all_reduce"] == [64, 8]
 
 
 def test_several_files_without_a_rank_are_asked_for_one(tmp_path):

@@ -71,6 +71,33 @@ def test_ownership_is_read_off_the_model_and_its_optimizer(by_hand):
     assert held["0", "gradients"][:2] == [((0, 91),), ()]
 
 
+def train_by_hooks(send, *, in_one_tensor):
+    """Each gradient is sent by a hook of its own, as it comes."""
+    model = models.build("mlp-odd")
+    parameters = list(model.parameters())
+    if in_one_tensor:
+        parts = torch.zeros(343).split([each.numel() for each in parameters])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
+    for parameter in parameters:
+        parameter.register_post_accumulate_grad_hook(lambda mine: dist.all_reduce(send(mine.grad)))
+    optimizer = torch.optim.SGD(parameters, lr=0.1)
+    for inputs, targets in models.batches("mlp-odd", 2, dist.get_rank(), 2):
+        models.loss(model(inputs), targets).backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=not in_one_tensor)
+
+
+@pytest.mark.parametrize("send", [lambda gradient: gradient, lambda gradient: gradient.data.view(-1)])
+@pytest.mark.parametrize("in_one_tensor", [False, True])
+def test_a_gradient_that_a_hook_sends_as_it_comes_has_its_unit(cluster, send, in_one_tensor):
+    recording = cluster.record(train_by_hooks, send, in_one_tensor=in_one_tensor)
+    for rank in recording.ranks:
+        sent = [(e.unit, e.numel, e.step) for e in rank.events if (e.kind, e.op) == ("collective", "all_reduce")]
+        one_step = [("0", 13), ("0", 78), ("2", 13), ("2", 169), ("4", 5), ("4", 65)]
+        assert sorted(sent) == [(*each, step) for each in one_step for step in (1, 2)]
+
+
 def test_torchs_own_ddp_is_seen_in_its_cpp(cluster):
     def train():
         model = torch.nn.parallel.DistributedDataParallel(models.build("mlp-odd"))

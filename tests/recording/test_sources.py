@@ -31,10 +31,23 @@ def run_cell(monkeypatch):
         ("/home/someone/secret/train.py", "train.py"),
         (torch.__file__, None),
         (sysconfig.get_path("stdlib") + "/threading.py", None),
+        ("/opt/python/lib/python3.12/site-packages/torch/nn/modules/module.py", None),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", None),
         ("<string>", None),
         (f"/scratch/cache/x2/cx2pb2{'v' * 46}.py", None),
     ],
-    ids=["engine", "recorder", "model", "script", "torch", "library", "no file", "compiled"],
+    ids=[
+        "engine",
+        "recorder",
+        "model",
+        "script",
+        "torch",
+        "library",
+        "another Python's",
+        "a system's",
+        "no file",
+        "compiled",
+    ],
 )
 def test_only_lessons_and_learners_have_labels_and_none_has_a_path(filename, name):
     assert sources.label(filename) == name

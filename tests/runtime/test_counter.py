@@ -1,5 +1,6 @@
 import ctypes
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -46,6 +47,16 @@ while True:
     page.write(Position(DONE, "barrier", 2, since=0, numel=-1))
 """
 
+ENTER_FOR_EVER = """
+import itertools, sys
+from zerolab.runtime.board import INSIDE, Position, pages
+(page,) = pages(int(sys.argv[1]), 1)
+for number in itertools.count():
+    page.enter(Position(INSIDE, "all_reduce", number, numel=number))
+    if number == 200:
+        print("begun", flush=True)
+"""
+
 
 def test_a_position_is_never_seen_half_written_though_its_rank_writes_all_the_time():
     fd = os.memfd_create("board")
@@ -59,6 +70,18 @@ def test_a_position_is_never_seen_half_written_though_its_rank_writes_all_the_ti
         seen = {page.read() for _ in range(50_000)}
         writer.kill()
     assert seen <= {Position(INSIDE, "all_reduce", 1, 10**15, numel=3), Position(DONE, "barrier", 2)}
+
+
+def test_a_collective_in_a_ranks_history_is_never_seen_half_overwritten():
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(1))
+    (page,) = board.pages(fd, 1)
+    command = [sys.executable, "-c", ENTER_FOR_EVER, str(fd)]
+    with subprocess.Popen(command, pass_fds=[fd], stdout=subprocess.PIPE) as writer:
+        writer.stdout.readline()
+        seen = {(call.number, call.numel) for _ in range(3000) for call in page.history()}
+        writer.kill()
+    assert {number - numel for number, numel in seen} == {0}
 
 
 def test_of_a_ranks_history_the_last_collectives_are_kept_and_a_new_run_begins_without_one():
@@ -230,6 +253,43 @@ def test_what_torch_collects_in_a_block_and_sends_as_one_is_counted_once(cluster
 
     expected = [("new_group #0", -1), ("all_reduce #0", 2), ("all_reduce #1", 3), ("all_gather #2", 3)]
     assert cluster.run(coalesce) == [[*expected, ("reduce_scatter_tensor #3", 6)]] * 2
+
+
+@pytest.mark.parametrize("sizes", [[4, 8], [*range(1, 41)]], ids=len)
+def test_ranks_that_put_tensors_into_such_a_block_in_another_order_disagree(cluster, sizes):
+    def coalesce():
+        from zerolab.runtime.counter import _counter
+
+        with dist._coalescing_manager():
+            for numel in sizes[:: 1 if dist.get_rank() == 0 else -1]:
+                dist.all_reduce(torch.ones(numel))
+        return _counter.page.history()
+
+    ours, theirs = cluster.run(coalesce)
+    assert [each.numel for each in (*ours, *theirs)] == 2 * [sum(sizes)]
+    standings = [Standing(rank, "running", history[-1]) for rank, history in enumerate((ours, theirs))]
+    (found,) = mismatches(standings, {0: ours, 1: theirs})
+    if len(sizes) == 2:
+        assert found == "rank 1 is in all_reduce #0 with '8+4 elements', the others with '4+8 elements'"
+    else:
+        assert re.fullmatch("rank 1 is in all_reduce #0 with '40 tensors, .+', the others with '40 tensors, .+'", found)
+
+
+def test_a_functional_broadcast_has_one_root_whether_it_is_compiled_or_not(cluster):
+    def send():
+        from torch.distributed import _functional_collectives as functional
+
+        group = [dist.new_group([rank]) for rank in range(2)][dist.get_rank()]
+
+        def broadcast(x):
+            return functional.broadcast(x * 2, 0, group) + 1
+
+        broadcast(torch.ones(2))
+        eager = position()
+        torch.compile(broadcast, backend="aot_eager", fullgraph=True)(torch.ones(2))
+        return eager.peer, position().peer
+
+    assert cluster.run(send) == [(0, 0), (1, 1)]
 
 
 def test_collectives_in_one_compiled_graph_are_counted_as_they_run_the_first_time_too(cluster):

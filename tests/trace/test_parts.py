@@ -7,6 +7,7 @@ import pytest
 import zerolab
 from zerolab import Cluster
 from zerolab.recording import clocks
+from zerolab.recording.info import Membership
 from zerolab.recording.recording import Recording
 from zerolab.trace import parts
 from zerolab.trace.parts import Parts
@@ -76,6 +77,19 @@ def test_the_parts_of_ranks_that_never_came_stay(ranks, tmp_path):
     left.write(ranks[3], 2)
     assert [rank.rank for rank in left.merge().ranks] == [0, 1, 2, 3]
     assert not left.folder.exists()
+
+
+@pytest.mark.parametrize("name", ["rank-x.json", "rank-.json", "rank-1 (copy).json"])
+def test_other_files_among_the_parts_stay_and_are_no_parts(ranks, tmp_path, name):
+    left = Parts(tmp_path / "run.json")
+    left.folder.mkdir()
+    (left.folder / name).write_text("{}")
+    left.forget(Membership())
+    for rank in ranks:
+        left.write(rank, 2)
+    assert left.ranks() == [0, 1, 2, 3]
+    assert len(left.merge().ranks) == 4
+    assert [path.name for path in left.folder.iterdir()] == [name]
 
 
 def test_parts_of_two_runs_into_one_file_are_not_put_together(ranks, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ LLAMA = ["root", "model.layers.0", "model.layers.1"]
 ADAPTED = "base_model.model.model.layers"
 
 # Of each: its arguments, the modules whose forwards a step has, in order, the collectives of step 3 by unit, and the
-# bytes an element of parameters, gradients and optimizer state on one of two ranks.
+# bytes an element of parameters, gradients and optimizer state on one of two ranks; DeepSpeed's masters are state.
 DDP = 4, 4, 8
 KINDS = {
     "gpt": ([], 2 * ["root", "h.0", "h.1"], {("all_reduce", None): 1}, DDP),
@@ -47,8 +47,13 @@ KINDS = {
         },
         None,
     ),
-    "ds 1": (["1"], BLOCKS, {("all_reduce", None): 2, ("all_gather", None): 1}, None),
-    "ds 3": (["3"], BLOCKS, {("all_gather", None): 1, ("reduce_scatter", None): 1, ("all_reduce", None): 1}, None),
+    "ds 1": (["1"], BLOCKS, {("all_reduce", None): 2, ("all_gather", None): 1}, (4, 2, 6)),
+    "ds 3": (
+        ["3"],
+        BLOCKS,
+        {("all_gather", None): 1, ("reduce_scatter", None): 1, ("all_reduce", None): 1},
+        (2, 2, 6),
+    ),
     "rank0": (["FOLDER"], BLOCKS, {("broadcast", None): 2, ("all_reduce", None): 1}, DDP),
 }
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from zerolab.engines.deepspeed import partitions
 from zerolab.engines.optimizer_state import local
-from zerolab.recording.wrappers import DEEPSPEED, fsdp_params, is_a, is_part, unwrapped
+from zerolab.recording.wrappers import DEEPSPEED, fsdp_params, is_a, is_part, plain, unwrapped
 from zerolab.runtime.observers import holders
 
 
@@ -75,11 +75,6 @@ def trained_within(module: nn.Module) -> list[nn.Module]:
         if mine := [numbers[id(each)] for each in model.parameters() if id(each) in numbers]:
             models.append((mine[0], model))
     return [model for _, model in sorted(models, key=itemgetter(0))]
-
-
-def plain(name: str) -> str:
-    """A name without what wrappers inside a model put into it."""
-    return name.replace("_fsdp_wrapped_module.", "").replace("_orig_mod.", "")
 
 
 def places_of(model: nn.Module) -> Places:

@@ -285,6 +285,7 @@ def within(apart: float, most: float, one: float, two: float) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    files.check_readable(path)
     try:
         with files.named(path):
             contents = json.loads(path.read_text("utf-8"))

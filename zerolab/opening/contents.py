@@ -40,8 +40,12 @@ class Stream:
         self.name, self.size = path.name, path.stat().st_size
         self._raw: BinaryIO = path.open("rb")
         self._given = 0
-        with files.named(self.name):
-            packed = self._raw.read(2) == b"\x1f\x8b"
+        try:
+            with files.named(self.name):
+                packed = self._raw.read(2) == b"\x1f\x8b"
+        except OSError:
+            self._raw.close()
+            raise
         self._raw.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=self._raw) if packed else self._raw
 

@@ -205,7 +205,7 @@ def group_of(entry: dict[str, Any]) -> str:
 def line_of(frames: Iterable[tuple[str, int, str]], said: Found) -> SourceLine | None:
     """The innermost line outside any package, under the last part of its file's name: these files have no source."""
     for file, line, _ in frames:
-        if "site-packages" not in file and "dist-packages" not in file and sources.is_own(file) and line > 0:
+        if sources.is_own(file) and line > 0:
             label = PurePath(file).name
             said.sources.setdefault(label, Source(label, ""))
             return SourceLine(label, line)

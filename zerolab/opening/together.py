@@ -84,9 +84,6 @@ def _alike(files: Sequence[Found]) -> None:
         differ = {
             key for key in one.versions.keys() & other.versions.keys() if one.versions[key] != other.versions[key]
         }
-        if one.tool == other.tool == KINETO and one.rank is None and one.events == other.events:
-            said = f"{one.name!r} and {other.name!r} have the same events"
-            raise Foreign(f"{said}: one is a copy of the other, so {SAME_RUN}")
         if one.tool == other.tool and differ:
             key = min(differ)
             said = f"{one.versions[key]} in {one.name!r} and {other.versions[key]} in {other.name!r}"
@@ -102,6 +99,10 @@ def _alike(files: Sequence[Found]) -> None:
         if one.steps and other.steps and one.steps != other.steps:
             said = f"{one.name!r} has {_steps(one.steps)}, {other.name!r} {_steps(other.steps)}"
             raise Foreign(f"{said}: profile the same steps on all ranks, and {SAME_RUN}")
+        # At the same nanoseconds; of which rank it is, a trace may say itself.
+        if one.tool == other.tool and (one.tool != KINETO or one.rank is None) and one.events == other.events:
+            said = f"{one.name!r} and {other.name!r} have the same events"
+            raise Foreign(f"{said}: one is a copy of the other, so {SAME_RUN}")
 
 
 def _steps(steps: list[int]) -> str:
@@ -189,19 +190,17 @@ def _filled(events: list[Event], trace: Found, flight: Found) -> list[Event]:
         flight = read_dump(flight.document, flight.name, trace.groups)
     entries = sorted(flight.events, key=lambda entry: entry.t_start)
     times = [entry.t_start for entry in entries]
-    filled, sent, matched = [], 0, 0
-    for event in events:
-        more: dict[str, Any] = {}
-        if event.kind == "collective":
-            sent += 1
-            begun = entries[bisect_left(times, event.t_start) : bisect_right(times, event.t_end)]
-            entry = next((entry for entry in begun if entry.op == event.op), None)  # later ones are of what came next
-            if entry is not None:
-                matched += 1
-                names = ("source", *(sizes.Message._fields if event.dtype is None else ()))
-                more = {name: getattr(entry, name) for name in names}
-        filled.append(replace(event, **more))
-    if sent and not matched:
+    filled, left = list(events), set(range(len(entries)))
+    sent = [place for place, event in enumerate(events) if event.kind == "collective"]
+    for place in sorted(sent, key=lambda place: events[place].t_end):  # one within another, of two threads, comes first
+        event = events[place]
+        begun = range(bisect_left(times, event.t_start), bisect_right(times, event.t_end))
+        like = (each for each in begun if each in left and entries[each].op == event.op)
+        if (its := next(like, None)) is not None:  # later ones are of what came next
+            left.remove(its)
+            names = ("source", *(sizes.Message._fields if event.dtype is None else ()))
+            filled[place] = replace(event, **{name: getattr(entries[its], name) for name in names})
+    if sent and len(left) == len(entries):
         raise Foreign(f"{trace.name!r} and {flight.name!r} have no collective in common: {SAME_RUN}")
     return filled
 

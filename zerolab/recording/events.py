@@ -213,6 +213,7 @@ class RankInfo(RunInfo):
     cut_ns: int | None = None  # when it was cut off; what was under way lasts until then. None if it was not
     state: State | None = None  # at the optimizer's update; None before step 2
     step_counters: int = 0  # bytes of it that are step counters of optimizers outside engines
+    masters: int = 0  # bytes of it that are fp32 copies, which optimizers outside engines update in place of parameters
     peak: ByCategory | None = None
     peak_total: int | None = None
     peaks: dict[str, ByCategory] = field(default_factory=dict)  # of each phase

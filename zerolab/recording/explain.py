@@ -86,11 +86,11 @@ def flats_of(recording: "Recording") -> list[Any]:
 
 
 def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | None) -> Table:
-    """The table of a loop of one's own; the optimizer's step counters have a row of their own."""
+    """The table of a loop of one's own; the optimizer's masters and step counters have rows of their own."""
     if stage is not None and stage not in theory.STAGES:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(theory.STAGES)}")
-    state, counters = chosen.state, chosen.info.step_counters
-    measured = {**state, "optimizer_state": state["optimizer_state"] - counters}
+    state, counters, masters = chosen.state, chosen.info.step_counters, chosen.info.masters
+    measured = {**state, "optimizer_state": state["optimizer_state"] - counters - masters}
     rows, divided = [], set()
     for category, forms in _forms(recording, chosen).items():
         # Whole first: with one rank, or where nothing is held, both are as near.
@@ -100,6 +100,9 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
         nbytes, text, divisor = min(candidates, key=lambda form: abs(form[0] - measured[category]))
         rows.append(_row(category, text + " / N" * (divisor > 1), nbytes, measured[category]))
         divided |= {category} if divisor > 1 else set()
+    if masters:
+        divisor = recording.world_size if "optimizer_state" in divided else 1
+        rows.append(_masters(_units_of(recording, chosen), divisor, masters))
     if counters:
         rows.append(_row("step_counters", "as the optimizer keeps them", counters, counters))
     total = _row("state", "sum", sum(row["bytes"] for row in rows), sum(state.values()))
@@ -131,11 +134,20 @@ def _forms(recording: "Recording", chosen: RankRecording) -> dict[str, list[tupl
     width = f"{widths.pop()} Ψ" if len(widths) == 1 else "Ψ, each in its dtype"
     what = " of what is trained" if trained < every else ""
     moments = MOMENTS.get(str(recording.info.optimizer), ANY_MOMENTS)
-    return {
-        "parameters": [(width, every)],
+    forms = {"parameters": [(width, every)]}
+    if chosen.info.masters:  # whose gradients and moments are in their dtype
+        width, trained = "4 Ψ", 4 * sum(unit.numel for unit in units if not unit.frozen)
+    return forms | {
         "gradients": [(width + what, trained)],
         "optimizer_state": [(f"{count} x {width}{what}" if count else "none", count * trained) for count in moments],
     }
+
+
+def _masters(units: list[UnitInfo], divisor: int, measured: int) -> dict[str, Any]:
+    """The row of what is updated in place of parameters: of fp32 ones, it is a copy too many."""
+    copied = 4 * sum(unit.numel for unit in units if _dtype(unit).itemsize < 4 and not unit.frozen)
+    formula = "4 Ψ" + " of what is trained" * any(unit.frozen for unit in units) + " / N" * (divisor > 1)
+    return _row("masters", formula if copied else "none", copied // divisor, measured)
 
 
 def _dtype(unit: UnitInfo) -> "torch.dtype":

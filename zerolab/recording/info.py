@@ -41,7 +41,7 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
     sent: Counter[int] = Counter()  # by step, in one pass: a long recording has many steps and many events
     for draft in log.drafts:
         sent[draft["step"]] += draft.get("logical_bytes", 0)
-    names = ("stage", "optimizer", "matrices", "moments", "offload", "reduce_dtype")
+    names = ("stage", "optimizer", "matrices", "moments", "offload", "reduce_dtype", "masters")
     known = {name: getattr(ownership, name) for name in names} | {"amsgrad": sorted(ownership.amsgrad)}
     return RankInfo(
         **known,

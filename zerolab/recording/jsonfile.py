@@ -107,12 +107,13 @@ def _listed(opening: str, items: Iterable[str], closing: str) -> str:
 
 
 def read(path: str | os.PathLike[str]) -> Contents:
-    """Reads and checks a file. Raises FileNotFoundError, or ValueError for a folder, a malformed or a newer file."""
+    """Reads and checks a file. Raises FileNotFoundError, or ValueError for what is no file, malformed or newer."""
     source, name = Path(path), str(path)
     if source.is_dir():
         raise ValueError(f"{name!r} is a folder, not a recording: name the file that save() wrote, such as 'run.json'")
     if not source.exists():
         raise FileNotFoundError(f"{name!r} does not exist: check the name, or record one with `zerolab record`")
+    files.check_readable(source)
     with files.named(source):
         data = source.read_bytes()
     return parse(data, name)

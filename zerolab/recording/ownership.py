@@ -15,9 +15,9 @@ from zerolab.engines.native import Native
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, unit_of
 from zerolab.recording.log import Log
-from zerolab.recording.units import Held, Pieces, Places, as_trained, lay_out
+from zerolab.recording.units import Held, Pieces, Places, as_trained, flat_of_gradient, lay_out, masters_of, who_trains
 from zerolab.recording.updates import tensors_of
-from zerolab.recording.wrappers import Parts, is_replicated, is_sharded, local_of, parts_of, prefix_of
+from zerolab.recording.wrappers import Parts, deepspeed_in, is_replicated, is_sharded, local_of, parts_of, prefix_of
 from zerolab.runtime.observers import Call, Holder
 
 EVERYTHING = ""  # in place of a flat's name
@@ -60,6 +60,8 @@ class Ownership:
         self.moments = "fp32"  # in what its moments lie
         self.has_form = True  # whether it keeps as many as the formulas count, if it is an engine's
         self.updated: dict[str, list[int]] = {}  # of flats updated only in part: the elements of each tensor that was
+        self.masters = 0  # bytes of the fp32 copies that optimizers update in place of the models' parameters
+        self._deepspeed: WeakSet[nn.Module] = WeakSet()  # its engines, whose optimizers update such copies
         self.follows_others = False  # another system's code gathers and reduces
         self._sees_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
 
@@ -87,14 +89,14 @@ class Ownership:
         For a second model, such as a GAN's, the names are prefixed as `prefix_of` says.
         """
         self.follows_others |= is_sharded(outermost)
+        self._deepspeed.update(deepspeed_in(outermost))
         self._sees_buffers |= self.follows_others or is_replicated(outermost)
         self._log.compute_on(next(model.parameters()).device)
         others, self.prefixes[model] = self._noted(), prefix_of(model, self._names())
         layouts, self._models[model] = lay_out(model, outermost, self.prefixes[model], others)
         self.units |= {layout.name: unit_of(layout) for layout in layouts}
         self._whose |= {layout.name: self.prefixes[model] for layout in layouts}
-        named = model.named_parameters(remove_duplicate=False)
-        self._own[model] = {name: weakref.ref(each) for name, each in named}
+        self._own[model] = {name: weakref.ref(each) for name, each in model.named_parameters(remove_duplicate=False)}
         self.sync(updates=True)
 
     def _note_added(self) -> None:
@@ -179,21 +181,20 @@ class Ownership:
             self.updated[flat.layout.name] = sizes[flat.layout.name]
             if self.updated[flat.layout.name] == [flat.owned.numel()]:
                 del self.updated[flat.layout.name]
-        if self._states.get(optimizer) != (state := [id(tensor) for _, tensor in tensors_of(optimizer)]):
-            self._states[optimizer] = state
-            places = {key: flat for model in self._models.values() for key, (flat, _) in model.items()}
-            every = [each for model in self._models for each in model.parameters() if id(each) in places]
-            closed, taking = ({places[id(x)] for x in every if x.requires_grad is takes} for takes in (False, True))
-            self._closed = closed - taking
-            theirs = [each for other in self._optimizers for group in other.param_groups for each in group["params"]]
-            self._updated |= {places.get(id(each)) for each in theirs if each.requires_grad or id(each) not in places}
+        # Not this one's yet: one that updates once, as Muon for a matrix that is whole now, keeps nothing that counts.
+        known = chain(self._states, self._optimizers, (engine.optimizer for engine in self._living()))
+        states = {k: [id(x) for _, x in tensors_of(k)] for k in known if isinstance(k, torch.optim.Optimizer)}
+        if dict(self._states) != states:
+            self._states = WeakKeyDictionary(states)
+            self._closed, updated = who_trains(self._models, self._optimizers)
+            self._updated |= updated
             self.sync(updates=True)
+        self._states.setdefault(optimizer, [id(tensor) for _, tensor in tensors_of(optimizer)])
 
     def step_counters(self) -> int:
         """Bytes of the single numbers, such as step counters, that optimizers outside engines keep."""
-        kept = (tensor for optimizer in self._optimizers for _, tensor in tensors_of(optimizer))
-        counters = [local_of(tensor) for tensor in kept if tensor.dim() == 0]
-        return sum(counter.nbytes for counter in counters if counter is not None)
+        kept = (local_of(tensor) for each in self._optimizers for _, tensor in tensors_of(each) if tensor.dim() == 0)
+        return sum(counter.nbytes for counter in kept if counter is not None)
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
         """Notes what another system sends or receives of a unit, if it is known: only now its buffers can be told."""
@@ -218,11 +219,12 @@ class Ownership:
         return next((holding.unit for holding in holdings if holding.tensor is call.flat), None)
 
     def look_for(self, tensor: torch.Tensor) -> str | None:
-        """The flat of which a learner's engine sends this gradient by a collective that is not ours, if it is one."""
-        if not (self._engines and self._log.in_backward and self._log.counts()) or self.follows_others:
+        """The flat of which a learner's code sends this gradient by a collective that is not ours, if it is one."""
+        if not (self._log.in_backward and self._log.counts()) or self.follows_others:
             return None
-        self.sync()
-        return self._log.ledger.unit_of(tensor)
+        if self._engines:
+            self.sync()
+        return self._log.ledger.unit_of(tensor) or flat_of_gradient(tensor, self._models)
 
     def look_later(self, flat: str | None) -> None:
         """Something is about to change in a flat: include it in the next look at any flat."""
@@ -247,7 +249,8 @@ class Ownership:
         """
         flats = self._flats_of(flat)
         self._later |= flats | self._gathered
-        self.sync(flat if flats and EVERYTHING not in self._later else None, updates=False)
+        by_flat = flats and not self._pieces.has_shards and EVERYTHING not in self._later
+        self.sync(flat if by_flat else None, updates=False)
         self._later |= flats
 
     def _flats_of(self, flat: str | None) -> set[str]:
@@ -266,8 +269,7 @@ class Ownership:
         assign = self._log.ledger.assign
         names = None if flat is None else {flat, *self._later}
         updates = names is None and (bool(self._engines) if updates is None else updates)
-        self._later.clear()
-        self._emptied = False
+        self._later, self._emptied = set(), False
         # Assign first and log afterwards: an event's live bytes must already be in the right category.
         now: dict[tuple[str, str], list[tuple[int, int]]] = {}
         dtypes: dict[tuple[str, str], str] = {}
@@ -307,9 +309,8 @@ class Ownership:
         """What is held in some flats or in all; in all of an engine, too, that cannot say it by flat."""
         # Other systems' state changes with updates, and is half of what there is to be looked at.
         those = {*self.units} if names is None and not updates else names
-        holdings = (holding for engine in self._living() for holding in engine.holdings(those))
-        of_engines = ((category, name, (span,), tensor) for category, name, span, tensor in holdings)
-        return [*of_engines, *self._held_by_models(names, updates=updates)]
+        held = [(c, name, (span,), x) for engine in self._living() for c, name, span, x in engine.holdings(those)]
+        return held + self._held_by_models(names, updates=updates)
 
     def _held_by_models(self, names: set[str] | None, *, updates: bool) -> list[Held]:
         """What models without an engine hold, in some flats or in all; with `updates`, their optimizers' state, too."""
@@ -330,12 +331,11 @@ class Ownership:
                         # Micro-batches add up in it, where FSDP2 reduces in another dtype than it computes in.
                         if record is not None and (whole := record.unsharded_accumulated_grad) is not None:
                             held += self._pieces.of("gradients", whole, unit, start)
-        for optimizer in self._optimizers if updates else ():
-            for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    held += self._pieces.of_parameter(parameter, None, 0)
-            held += self._pieces.of_state(optimizer, [*self._models.values()])
-        return held
+        if updates:
+            masters = masters_of(self._optimizers, self._noted()) if self._deepspeed else {}
+            self.masters = sum(master.nbytes for master in masters.values())
+            held += self._pieces.of_optimizers(self._optimizers, [*self._models.values()], masters)
+        return [*held, *self._pieces.of_buckets(self._deepspeed if names is None else ())]
 
     def _its_own(self, model: nn.Module, name: str, there: torch.Tensor) -> torch.Tensor | None:
         """The parameter in whose place a loop has put another tensor for one call, as `functional_call` does."""
@@ -344,7 +344,6 @@ class Ownership:
 
     def _parts(self, model: nn.Module, *, again: bool) -> Parts:
         """The modules of a model; `again` looks them up anew, as at each update."""
-        known = None if again else self._parts_of.get(model)
-        if known is None:
-            known = self._parts_of[model] = parts_of(model)
-        return known
+        if again or model not in self._parts_of:
+            self._parts_of[model] = parts_of(model)
+        return self._parts_of[model]

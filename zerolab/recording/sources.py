@@ -25,6 +25,7 @@ _MACHINERY = tuple(
     {os.path.realpath(sysconfig.get_path(name)) + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")}
     | {str(Path(os.__file__).resolve().parent) + os.sep, str(PACKAGE) + os.sep}
 )
+_PACKAGES = {"site-packages", "dist-packages"}  # an environment may see those of another Python as well
 _COMPILED = re.compile(r"[/\\]([a-z2-7]{2})[/\\]c\1[a-z2-7]{40,}\.py")  # how torch's compiler names what it writes
 _AUTOGRAD = "from autograd"  # in place of a key: autograd called the frames inside this one
 
@@ -52,7 +53,8 @@ def is_own(filename: str) -> bool:
 
 
 def _is_machinery(path: str) -> bool:
-    return path.startswith(_MACHINERY) or _COMPILED.search(path) is not None
+    of_package = path.startswith(_MACHINERY) or not _PACKAGES.isdisjoint(Path(path).parts)
+    return of_package or _COMPILED.search(path) is not None
 
 
 class Sources:

@@ -13,7 +13,7 @@ from torch import nn
 from zerolab.engines.partition import FlatLayout, partition
 from zerolab.recording.events import Spans, UnitInfo
 from zerolab.recording.updates import tensors_of
-from zerolab.recording.wrappers import is_part, local_of, units_of, whole, whole_shapes
+from zerolab.recording.wrappers import buckets_of, is_part, local_of, plain, shard_of, units_of, whole, whole_shapes
 
 Held = tuple[str, str | None, Spans, torch.Tensor]
 """A piece of model state: the category, the flat (None: unknown), which elements of it, and the tensor."""
@@ -36,6 +36,8 @@ def lay_out(
     layouts = [replace(layout, name=_free(layout.name, taken)) for layout in planned if layout.slots]
     known = {slot.name: (flat.name, slot.start) for flat in layouts for slot in flat.slots}
     by_name = {name: known[name] for name, mine in parameters.items() if name in known and not is_part(mine)}
+    slots = (tuple(replace(slot, name=plain(slot.name)) for slot in layout.slots) for layout in layouts)
+    layouts = [replace(layout, slots=named) for layout, named in zip(layouts, slots, strict=True)]
     return layouts, by_name | {id(parameters[name]): place for name, place in by_name.items()}
 
 
@@ -68,18 +70,80 @@ def as_trained(
     return [replace(unit, frozen=is_frozen(unit)) for unit in units.values()]
 
 
+def who_trains(
+    models: Mapping[nn.Module, Places], optimizers: Collection[torch.optim.Optimizer]
+) -> tuple[set[str], set[str | None]]:
+    """The flats of which no parameter takes a gradient, and those that optimizers have; None for other tensors."""
+    places = {key: flat for model in models.values() for key, (flat, _) in model.items()}
+    every = [each for model in models for each in model.parameters() if id(each) in places]
+    closed, taking = ({places[id(x)] for x in every if x.requires_grad is takes} for takes in (False, True))
+    theirs = [each for other in optimizers for group in other.param_groups for each in group["params"]]
+    updated = {places.get(id(each)) for each in theirs if each.requires_grad or id(each) not in places}
+    return closed - taking, updated
+
+
+def masters_of(optimizers: Iterable[torch.optim.Optimizer], own: Collection[int]) -> dict[int, torch.Tensor]:
+    """What optimizers update that is no model's parameter, by id; the ids of those are `own`.
+
+    DeepSpeed's stage 3 shows its optimizer one group at a time, and the rest as keys of its state.
+    """
+    updated = (chain(each.state, *(group["params"] for group in each.param_groups)) for each in optimizers)
+    return {id(x): x for x in chain(*updated) if isinstance(x, torch.Tensor) and id(x) not in own}
+
+
+def flat_of_gradient(tensor: torch.Tensor, models: Mapping[nn.Module, Places]) -> str | None:
+    """The flat of the parameter whose gradient this is, or a view of all of it; None if it is nobody's."""
+    # A hook may send each gradient as it comes: to look at all that is held would take ten times as long.
+    sent = _place(tensor)
+    for model, places in models.items():
+        for parameter in model.parameters():
+            mine = local_of(parameter.grad) if parameter.is_leaf and parameter.grad is not None else None
+            if mine is not None and id(parameter) in places and _place(mine) == sent:
+                return places[id(parameter)][0]
+    return None
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel()
+
+
 class Pieces:
     """Says of what a tensor is a piece, and where it lies there."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[Any, Spans]] = {}  # by the id of a DTensor's spec, kept alive
+        self.has_shards = False  # has met parameters of DeepSpeed's stage 3, which gathers several units at once
 
-    def of_parameter(self, parameter: torch.Tensor, unit: str | None, start: int) -> Iterator[Held]:
-        """A parameter, which begins at `start` in its flat, and its gradient."""
-        yield from self.of("parameters", parameter, unit, start)
+    def of_parameter(
+        self, parameter: torch.Tensor, unit: str | None, start: int, category: str = "parameters"
+    ) -> Iterator[Held]:
+        """A parameter, which begins at `start` in its flat, its gradient, and a shard, of which no place is told."""
+        yield from self.of(category, parameter, unit, start)
+        if (shard := shard_of(parameter)) is not None:
+            self.has_shards = True
+            yield from self.of(category, shard, None, None)
         gradient = parameter.grad if parameter.is_leaf else None
         if gradient is not None:
             yield from self.of("gradients", gradient, unit, start)
+
+    def of_optimizers(
+        self, optimizers: Iterable[torch.optim.Optimizer], models: Collection[Places], masters: dict[int, torch.Tensor]
+    ) -> Iterator[Held]:
+        """What optimizers outside engines update and keep; masters are state, as in ZeRO's forms."""
+        for optimizer in optimizers:
+            updated = chain(*(group["params"] for group in optimizer.param_groups))
+            for parameter in (each for each in updated if id(each) not in masters):
+                yield from self.of_parameter(parameter, None, 0)
+            yield from self.of_state(optimizer, models)
+        for master in masters.values():
+            yield from self.of_parameter(master, None, 0, "optimizer_state")
+
+    def of_buckets(self, engines: Iterable[nn.Module]) -> Iterator[Held]:
+        """The buckets of DeepSpeed's engines, to be told last: a gradient in one counts as communication."""
+        for bucket in chain(*map(buckets_of, engines)):
+            yield from self.of("communication", bucket, None, None)
 
     def of_state(self, optimizer: torch.optim.Optimizer, models: Iterable[Places]) -> Iterator[Held]:
         """What an optimizer outside engines keeps."""

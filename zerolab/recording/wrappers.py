@@ -24,6 +24,8 @@ _INSIDE = {
     DEEPSPEED: "module",
 }
 
+_PREFIXES = re.compile(r"_(fsdp_wrapped_module|orig_mod|checkpoint_wrapped_module)\.")
+
 COMPILED_EAGER = (
     "this model is compiled, but while memory is recorded torch executes it uncompiled, operation by operation: bytes "
     "and times are those of the uncompiled model, so record with times_only to see the compiled one's times"
@@ -36,6 +38,11 @@ def unwrapped(module: nn.Module) -> nn.Module:
     while inside := next((name for kind, name in _INSIDE.items() if is_a(module, *kind)), None):
         module = getattr(module, inside)
     return module
+
+
+def plain(name: str) -> str:
+    """A name without what wrappers inside a model put into it."""
+    return _PREFIXES.sub("", name)
 
 
 def prefix_of(model: nn.Module, names: Collection[str]) -> str:
@@ -66,9 +73,29 @@ def units_of(model: nn.Module) -> list[str]:
 
 
 def is_sharded(module: nn.Module) -> bool:
-    """Whether FSDP1 or FSDP2 has sharded the module or a part of it."""
+    """Whether FSDP1, FSDP2 or DeepSpeed's stage 3 has sharded the module or a part of it."""
     kinds = [("torch.distributed.fsdp", name) for name in ("FullyShardedDataParallel", "FSDPModule")]
-    return any(is_a(part, *kind) for part in module.modules() for kind in kinds)
+    sharded = (shard_of(each) is not None for each in module.parameters())
+    return any(sharded) or any(is_a(part, *kind) for part in module.modules() for kind in kinds)
+
+
+def shard_of(parameter: torch.Tensor) -> torch.Tensor | None:
+    """What a rank keeps under DeepSpeed's stage 3 of a parameter, whose own storage is empty outside its use."""
+    shard: torch.Tensor | None = getattr(parameter, "ds_tensor", None)
+    return shard
+
+
+def deepspeed_in(module: nn.Module) -> list[nn.Module]:
+    """Those of DeepSpeed's engines that train the module or a part of it."""
+    return [part for part in module.modules() if is_a(part, *DEEPSPEED)]
+
+
+def buckets_of(engine: Any) -> Iterable[torch.Tensor]:
+    """The buffers through which an engine of DeepSpeed's sends gradients; it may keep them afterwards."""
+    buffers = (bucket.buffer for bucket in getattr(engine.optimizer, "ipg_buckets", {}).values())
+    # With overlap there are two buffers, filled in turn.
+    every = chain(*(buffer if isinstance(buffer, list) else [buffer] for buffer in buffers))
+    return (buffer for buffer in every if buffer is not None)
 
 
 def is_replicated(module: nn.Module) -> bool:

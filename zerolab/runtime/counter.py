@@ -188,9 +188,9 @@ class _Counter(Observer):
 
     def _enter(self, name: str, numbered: bool, request: Request, travels: str = "") -> Position:
         """Notes where a call begins. Raises RuntimeError if another rank has asked for another one instead."""
-        members, numel, itemsize, peer, group = request
+        members, numel, itemsize, peer, group, parts = request
         order = self.order if self.order is not None and dist.is_initialized() else None
-        travels = travels if order is not None else ""
+        travels = travels if travels and order is not None else parts
         place = stack.locate(sys._getframe(2))
         with self._writing:
             if self._thread.key is not self._owner:

@@ -48,7 +48,7 @@ _libraries: list[Any] = []  # for as long as the process lives: kernels go with 
 class Request(NamedTuple):
     """Members as on the board, 0 for all ranks; size, -1 where it is not to be compared; peer or root, -1 for none.
 
-    And the group's number, which tells it from others of the same ranks.
+    The group's number tells it from others of the same ranks; `travels` has the sizes of several tensors sent as one.
     """
 
     members: int = 0
@@ -56,6 +56,7 @@ class Request(NamedTuple):
     itemsize: int = 0
     peer: int = -1
     group: int = 0
+    travels: str = ""
 
 
 class Reader:
@@ -77,7 +78,10 @@ class Reader:
         if self._may_be_collected and (group or dist.group.WORLD) in _world.pg_coalesce_state:
             return None
         members, number = circle_of(group)
-        return Request(members, *_size(given.get(self._sized)), _peer(given, group), number)
+        sent = given.get(self._sized)
+        if self._sized == "self":  # functional collectives, which name it so, count a root within its group
+            given["group_src"] = given.pop("src", None)
+        return Request(members, *_size(sent), _peer(given, _resolved(group)), number, _parts(sent))
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises ValueError for a message to nobody, to this rank itself, or from a GPU's memory: gloo checks none."""
@@ -110,16 +114,25 @@ def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     group = dist.ProcessGroup.unbox(handle)
     given = args[1] if name in ("all_gather", "reduce_scatter_tensor") else args[0]
-    size = (-1, 0) if name == "all_to_all" else _size(given)
+    size, parts = ((-1, 0), "") if name == "all_to_all" else (_size(given), _parts(given))
     peer = dist.get_global_rank(group, args[2]) if name == "broadcast" else -1
     members, number = circle_of(group)
-    return Request(members, *size, peer, number)
+    return Request(members, *size, peer, number, parts)
 
 
 def _size(given: Any) -> tuple[int, int]:
     """Elements, and bytes of one of them, of a tensor or of several; of anything else, what is not compared."""
     tensors = tensors_in(given)
     return (sum(tensor.numel() for tensor in tensors), tensors[0].element_size()) if tensors else (-1, 0)
+
+
+def _parts(given: Any) -> str:
+    """The sizes of several tensors that are sent as one, of which the sum would hide another order; else nothing."""
+    sizes = [tensor.numel() for tensor in tensors_in(given)]
+    text = f"{'+'.join(map(str, sizes))} elements"
+    if len(text) > board.LONGEST_NAME:
+        text = f"{len(sizes)} tensors, {hash(tuple(sizes)):x}"
+    return text if len(sizes) > 1 else ""
 
 
 def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:
@@ -152,6 +165,14 @@ def _told(overload: Any, name: str, start: Callable[..., Callable[[Any], None] |
     return kernel
 
 
+def _resolved(group: Any) -> Any:
+    """A group, which functional collectives also take as its name, a mesh, or a mesh and its dimension."""
+    if isinstance(group, (str, tuple, DeviceMesh)):
+        named: Any = group  # torch's own type for it is narrower than what it takes
+        return dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
+    return group
+
+
 def address_of(tensor: torch.Tensor) -> int:
     """Where a functional collective's result lies: of a wrapper around it, where that lies."""
     return int(getattr(tensor, "elem", tensor).data_ptr())
@@ -163,12 +184,8 @@ def circle_of(group: Any) -> tuple[int, int]:
     Torch counts groups as `new_group` makes them, by all ranks alike. Those that some ranks make without the others, or
     `split_group` makes, have no number, but a name that the ranks may not agree on: those of the same ranks are
     not told apart.
-
-    Functional collectives also take a group's name, a mesh, or a mesh and its dimension.
     """
-    if isinstance(group, (str, tuple, DeviceMesh)):
-        named: Any = group  # torch's own type for it is narrower than what it takes
-        group = dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
+    group = _resolved(group)
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0, 0
     ranks, name = dist.get_process_group_ranks(group), group.group_name

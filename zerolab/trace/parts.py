@@ -35,7 +35,7 @@ class Parts:
 
     def forget(self, at: Membership) -> None:
         """Removes what this rank left in an earlier run; rank 0 also what that one's further ranks left."""
-        for older in self.folder.glob("rank-*.json"):
+        for older in self._every():
             if _rank(older) == at.rank or (at.rank == 0 and _rank(older) >= at.world_size):
                 older.unlink(missing_ok=True)
         (self.folder / MERGED).unlink(missing_ok=True)
@@ -53,8 +53,12 @@ class Parts:
 
     def _found(self) -> list[Path]:
         """This run's parts, for another one may write into the same file; of none, as where they were copied, all."""
-        every = sorted(self.folder.glob("rank-*.json"))
+        every = self._every()
         return [path for path in every if f"-{_run()}-" in path.name] or every
+
+    def _every(self) -> list[Path]:
+        """The parts of all runs; other files may have names that begin alike."""
+        return sorted(path for path in self.folder.glob("rank-*.json") if path.stem.split("-")[1].isdecimal())
 
     def wait(self, world_size: int, seconds: float, hurry: threading.Event) -> None:
         """Waits until there is a part of each rank, but no longer than this, nor when told to hurry."""

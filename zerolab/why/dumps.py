@@ -42,23 +42,24 @@ def explain(paths: Sequence[str | os.PathLike[str]]) -> Verdict:
         ValueError: none, another tool's file, half a file, or ranks of different runs.
         FileNotFoundError: there is no such file.
     """
-    files = [Path(path) for path in paths]
-    if len(files) == 1 and (folder := files[0]).is_dir():
-        files = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
-        if folder / HANG in files:
-            files = [folder / HANG]
+    given = [Path(path) for path in paths]
+    if len(given) == 1 and (folder := given[0]).is_dir():
+        given = sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+        if folder / HANG in given:
+            given = [folder / HANG]
         elif in_folder(folder):
             return Verdict((), (), f"no hang was noticed in the run whose notes are in {str(folder)!r}")
-    if len(files) == 1 and files[0].name == HANG:
-        return _said(files[0])
-    if not files:
+    if len(given) == 1 and given[0].name == HANG:
+        return _said(given[0])
+    if not given:
         where = f" in {str(paths[0])!r}" if paths else ""
         raise Foreign(f"there is no file{where}: give dumps of the flight recorder, one of each rank, or their folder")
-    return of_dumps([read(path) for path in files])
+    return of_dumps([read(path) for path in given])
 
 
 def _said(path: Path) -> Verdict:
     """What was said while a run hung."""
+    files.check_readable(path)
     try:
         with files.named(path), path.open("rb") as file:
             document = json.loads(file.read(LARGEST))
@@ -68,15 +69,15 @@ def _said(path: Path) -> Verdict:
     return Verdict(tuple(map(int, ranks)), tuple(map(str, lines)), str(text))
 
 
-def of_dumps(files: Sequence[Found]) -> Verdict:
+def of_dumps(dumps: Sequence[Found]) -> Verdict:
     """What the ranks' dumps say. Raises Foreign if they are of another kind, or of different runs."""
-    for one in files:
+    for one in dumps:
         if one.tool != found.FLIGHT:
             raise Foreign(f"{one.said}, does not tell what has not ended: give dumps of the flight recorder")
-    files, guessed = _with_groups(files)
-    recordings = {each.rank: each for each in ranks_of(files, DIFFERENT_RUNS)}
+    dumps, guessed = _with_groups(dumps)
+    recordings = {each.rank: each for each in ranks_of(dumps, DIFFERENT_RUNS)}
     world_size = next(iter(recordings.values())).world_size
-    positions = _positions(recordings, files)
+    positions = _positions(recordings, dumps)
     calls = _up_to_the_first_stuck(positions)
     standings = [
         _standing(recordings[rank], positions[rank]) if rank in recordings else Standing(rank, _MISSING, Position())
@@ -91,8 +92,8 @@ def of_dumps(files: Sequence[Found]) -> Verdict:
     if said is None:
         numbered = [call for history in calls.values() for call in history if call.number is not None]
         total = counted(len(numbered), "call") + " of collectives"
-        text = f"no hang in {'these dumps' if len(files) > 1 else 'this dump'}: {total}, and all have ended"
-        lacks += [_NO_MESSAGES] * any(one.backend == "gloo" for one in files)
+        text = f"no hang in {'these dumps' if len(dumps) > 1 else 'this dump'}: {total}, and all have ended"
+        lacks += [_NO_MESSAGES] * any(one.backend == "gloo" for one in dumps)
         return Verdict((), (), "\n".join([text, *lacks]))
     if not said.ranks and missing:
         text = f"the ranks that are here do not differ: look at {named(missing)}, of which there is no dump"
@@ -113,14 +114,14 @@ def _is_guessed_full(position: Position, standings: Sequence[Standing], guessed:
     return position.waits and position.number is not None and ranks in guessed and set(ranks) <= set(there)
 
 
-def _with_groups(files: Sequence[Found]) -> tuple[list[Found], list[tuple[int, ...]]]:
+def _with_groups(dumps: Sequence[Found]) -> tuple[list[Found], list[tuple[int, ...]]]:
     """The dumps, and the ranks of the groups that are a guess: gloo lists none as soon as a second one was made.
 
     A group has one name on all of its ranks, and among those that no dump lists no other has that name.
     """
-    known = {name: ranks for one in files for name, ranks in one.groups.items() if name}
+    known = {name: ranks for one in dumps for name, ranks in one.groups.items() if name}
     callers: dict[str, set[int]] = defaultdict(set)
-    for one in files:
+    for one in dumps:
         for name, _ in one.called:
             if name not in known:
                 callers[name].add(one.rank or 0)
@@ -128,13 +129,13 @@ def _with_groups(files: Sequence[Found]) -> tuple[list[Found], list[tuple[int, .
         highest = max(max(ranks) for ranks in [*callers.values(), *known.values()])
         known |= {name: tuple(sorted(ranks)) for name, ranks in callers.items()}
         known |= {flight.DEFAULT: tuple(range(highest + 1))} if flight.DEFAULT in callers else {}
-        files = [flight.read(one.document or {}, one.name, known) for one in files]
-    return list(files), [known[name] for name in callers]
+        dumps = [flight.read(one.document or {}, one.name, known) for one in dumps]
+    return list(dumps), [known[name] for name in callers]
 
 
-def _positions(recordings: Mapping[int, RankRecording], files: Sequence[Found]) -> dict[int, list[Position]]:
+def _positions(recordings: Mapping[int, RankRecording], dumps: Sequence[Found]) -> dict[int, list[Position]]:
     """What each rank called, in order. Groups of the same ranks are told apart: all but the first have a number."""
-    listed = {(name, ranks) for one in files for name, ranks in one.groups.items() if name}
+    listed = {(name, ranks) for one in dumps for name, ranks in one.groups.items() if name}
     further: dict[tuple[str, tuple[int, ...] | None], int] = {}  # by both: groups that `split_group` makes share names
     seen: set[tuple[int, ...]] = set()
     for place, (name, ranks) in enumerate(sorted(listed, key=lambda one: (len(one[0]), one))):
@@ -142,7 +143,7 @@ def _positions(recordings: Mapping[int, RankRecording], files: Sequence[Found]) 
             further[name, ranks] = int(name) if name.isdecimal() and len(name) < 9 else place
         seen.add(ranks)
     positions: dict[int, list[Position]] = {}
-    for one in files:
+    for one in dumps:
         rank = one.rank or 0
         # As the recording has them, in the order in which they began.
         called = sorted(zip(one.events, one.called, strict=True), key=lambda each: (each[0].t_start, -each[0].t_end))

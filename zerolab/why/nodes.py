@@ -41,7 +41,7 @@ class Nodes:
         """Where the ranks of those other nodes that have reported are, and their calls."""
         found: dict[int, tuple[Standing, list[Position]]] = {}
         for path in self._folder.glob("node-*.json"):
-            if path != self._own:
+            if path != self._own and path.is_file():
                 with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
                     document = json.loads(path.read_bytes()[:LARGEST])
                     if document["job"] == self._job and document["time"] >= self._began:

@@ -1,25 +1,18 @@
 """Memory that an answer takes outside of torch, where the recorder does not look: numpy arrays, lists, dicts, text."""
 
-import os
 import sys
-import sysconfig
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 
-NOT_AN_ANSWER = (
-    "<frozen",
-    "<string",
-    "<__array",
-    f"{Path(__file__).parents[2]}{os.sep}",  # this package
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-)
+from zerolab.recording.sources import is_own
+
+NOT_AN_ANSWER = "<frozen", "<string", "<__array"
 # There is a look before a line that is new, and before each other but where that would take long.
 MANY_REFERENCES, MANY_LOOKS = 1000, 100
 REFERENCES_A_LINE = 10
@@ -130,4 +123,4 @@ def _is_answers(kind: type) -> bool:
 
 @cache
 def _is_library(filename: str) -> bool:
-    return filename.startswith(NOT_AN_ANSWER)
+    return filename.startswith(NOT_AN_ANSWER) or not is_own(filename)
