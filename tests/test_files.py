@@ -134,3 +134,13 @@ def test_no_other_module_moves_files_into_their_place_or_makes_temporary_ones_by
 def test_a_folder_that_takes_no_file_is_said_of_the_name_that_was_given():
     with pytest.raises(ValueError, match=r"^cannot write '/proc/run\.json': .*; choose another folder$"):
         files.write_text("/proc/run.json", "")
+
+
+def test_a_pipe_is_refused_where_a_file_is_to_be_read_unless_it_is_open_already(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="pipe' is no file, but a device or a pipe: write what comes out"):
+        files.check_readable(tmp_path / "pipe")
+    reader, writer = os.pipe()
+    files.check_readable(f"/dev/fd/{reader}")
+    os.close(reader)
+    os.close(writer)

@@ -72,8 +72,12 @@ def replacing(path: StrPath) -> Iterator[Path]:
 
 
 def check_readable(path: StrPath) -> None:
-    """Raises ValueError for a pipe, a socket or a device: who reads one may wait forever, or get no end of bytes."""
-    if _takes_writes_only(place := Path(path)) and not place.is_dir():
+    """Raises ValueError for a pipe, a socket or a device: who reads one may wait forever, or get no end of bytes.
+
+    Not for one that is open already, as a shell's `<(...)`.
+    """
+    is_open = str(path).startswith(("/dev/stdin", "/dev/fd/", "/proc/self/fd/"))
+    if not is_open and _takes_writes_only(place := Path(path)) and not place.is_dir():
         said = "is no file, but a device or a pipe: write what comes out of it into a file"
         raise ValueError(f"{str(path)!r} {said}")
 

@@ -1,5 +1,6 @@
 """Every solution passes, every wrong answer is refused with its misconception named."""
 
+import random
 from itertools import combinations, pairwise
 
 import pytest
@@ -10,6 +11,7 @@ from zerolab.exercises.harness.plain import same
 
 ALL = [exercises.load(name) for name in exercises.names()]
 FUNCTIONS = [exercise for exercise in ALL if not exercise.targets.on_ranks]
+ON_RANKS = [exercise for exercise in ALL if isinstance(exercise.targets, exercises.RankTargets)]
 WRONG = [(exercise, number) for exercise in ALL for number in range(len(exercise.wrong))]
 
 
@@ -65,6 +67,16 @@ def test_whatever_is_drawn_no_wrong_answer_is_right_and_no_two_are_taken_for_eac
         values = list(filter(None, (function._results(answer, inputs) for answer in (exercise.solution, *wrong))))
         pairs = combinations(values, 2)
         assert not any(same(*pair, targets.tolerance) for pair in pairs), f"seed {seed}"
+
+
+@pytest.mark.parametrize("exercise", ON_RANKS, ids=lambda exercise: exercise.id)
+def test_what_a_mistake_gives_is_known_on_every_number_of_ranks(exercise):
+    """A wrong value is compared with that of each mistake, on whichever ranks it is wrong: none of them may raise."""
+    for size in exercise.targets.world_sizes:
+        arguments = exercise.targets.draw(random.Random(size), size)
+        for wrong in exercise.wrong:
+            if wrong.gives is not None:
+                assert len([wrong.gives(arguments, rank) for rank in range(size)]) == size
 
 
 @pytest.mark.parametrize("exercise", ALL, ids=lambda exercise: exercise.id)

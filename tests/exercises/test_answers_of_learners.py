@@ -66,6 +66,8 @@ MISJUDGED = {
         "wrong_outputs_kept_as_numpy",
         "wrong_outputs_kept_as_lists",
         "wrong_own_log",
+        "wrong_log_of_all_micro_batches",
+        "wrong_largest_with_its_sign",
         "wrong_model_only_returned",
     ],
     "next-scale": ["wrong_largest_of_all_scales"],
@@ -87,12 +89,15 @@ MISJUDGED = {
     "zero3-train": [
         "right_under_no_grad",
         "right_one_optimizer_for_each_unit",
+        "wrong_everybody_cuts_the_first_shard",
         "wrong_whole_parameters_as_numpy",
     ],
     "ddp-engine": [
         "wrong_reduce_returns_nothing",
         "wrong_reduce_returns_the_gradient",
         "wrong_own_returns_nothing",
+        "wrong_keep_returns_the_mean",
+        "wrong_a_part_is_owned_and_the_whole_mean_kept",
         "wrong_keeps_gradients_as_numpy",
         "wrong_derived_from_the_shipped_solution",
     ],
@@ -124,6 +129,7 @@ PASSING_ELSEWHERE = [
     ("read-rows", 2, "wrong_loads_all_bytes"),
     ("read-rows", 2, "wrong_reads_all_bytes"),
     ("scales-across-ranks", 3, "wrong_as_if_shards_were_alike"),
+    ("two-levels", 4, "wrong_groups_consistently_in_each_others_place"),
     ("scales-across-ranks", 4, "wrong_a_block_more_where_none_is_begun"),
 ]
 

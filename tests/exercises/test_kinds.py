@@ -310,6 +310,73 @@ def test_the_word_that_all_wrong_inputs_share_is_told_and_how_all_numbers_are_wr
     assert " Of 12 inputs 12 went wrong. Each number is 8 times the right one.\n" in said
 
 
+def test_what_is_added_to_all_wrong_numbers_is_told_and_that_lists_are_in_another_order(monkeypatch):
+    def shards(number):
+        return [number, 2 * number, 3 * number]
+
+    inputs = FunctionTargets(draw=lambda dice: {"number": dice.randrange(1, 10**6)}, edges=())
+    monkeypatch.setitem(KINDS, "function", (double, "double it", inputs))
+    assert "12 went wrong. Each number is 24 more than the right one.\n" in refused("function", lambda n: 2 * n + 24)
+    said = refused("function", lambda n: 2 * n + 24 * (n % 2 == 0))
+    assert " went wrong. Each wrong number is 24 more than the right one.\n" in said
+    monkeypatch.setitem(KINDS, "function", (shards, "list them", inputs))
+    said = refused("function", lambda number: shards(number)[::-1])
+    assert "12 went wrong. The lists have the right items, in another order.\n" in said
+
+
+def test_whose_a_wrong_value_is_or_what_it_was_before_is_told(monkeypatch):
+    solution, what, targets = KINDS["ranks"]
+
+    def neighbours(flat):
+        whole = [torch.empty_like(flat) for _ in range(dist.get_world_size())]
+        dist.all_gather(whole, flat)
+        return whole[dist.get_rank() - 1]
+
+    own = replace(targets, wanted=lambda arguments, rank: torch.from_numpy(arguments[rank - 1][0]))
+    monkeypatch.setitem(KINDS, "ranks", (neighbours, what, own))
+    assert check("ranks", neighbours, seed=1).passed
+    assert "It is what rank 1 should get.\n" in refused("ranks", lambda flat: flat.clone())
+    monkeypatch.setitem(KINDS, "ranks", (solution, what, targets))
+    assert "It is `flat` as your function got it.\n" in refused("ranks", lambda flat: flat)
+    monkeypatch.setitem(KINDS, "ranks", (solution, what, replace(targets, in_place=0)))
+    said = refused("ranks", lambda flat: all_reduce(flat.clone()).wait())
+    assert "It is `flat` as your function got it: the result has to be written into it.\n" in said
+
+
+@pytest.mark.parametrize(("left", "kind"), [(0.0, "a float"), ([1.0], "a list")])
+def test_what_an_engine_leaves_in_place_of_a_mean_is_told_by_its_kind(left, kind):
+    class LeavesSomethingElse(OwnStage):
+        def keep(self, flat, gradient):
+            flat.mean = left
+
+    said = refused("engine", LeavesSomethingElse)
+    assert f"`keep` left {kind} in `flat.mean`; the mean gradient of the tensor that `own` returned" in said
+
+
+def test_an_exchange_in_another_group_than_is_due_is_told(monkeypatch):
+    def within_pairs(flat):
+        pairs, _ = dist.new_subgroups_by_enumeration([[0, 1], [2, 3]])
+        dist.all_reduce(flat, group=pairs)
+        return flat
+
+    def across_pairs(flat):
+        pairs, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        dist.all_reduce(flat, group=pairs)
+        return flat
+
+    _, what, targets = KINDS["ranks"]
+    targets = replace(
+        targets,
+        draw=lambda _dice, world_size: [(np.ones(8, np.float32),)] * world_size,
+        wanted=lambda _arguments, _rank: torch.full((8,), 2.0),
+        groups=lambda _arguments, rank, _world_size: {"all_reduce": (0, 1) if rank < 2 else (2, 3)},
+        world_sizes=(4,),
+    )
+    monkeypatch.setitem(KINDS, "ranks", (within_pairs, what, targets))
+    assert check("ranks", within_pairs, seed=1).passed
+    assert "rank 0 started all_reduce in the group [0, 2]; it is due in [0, 1]." in refused("ranks", across_pairs)
+
+
 def test_a_unit_that_is_used_after_release_is_named():
     said = refused("units", gathered_units)
     assert "the backward of unit 5 was used after release" in said

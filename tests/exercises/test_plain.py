@@ -1,5 +1,6 @@
 """A miss is told so that its two sides differ: by kind, shape or place, where the values alone read the same."""
 
+import math
 from decimal import Decimal
 
 import numpy as np
@@ -7,7 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab.exercises.harness.plain import describe, first_difference, likeness, plain, same
+from zerolab.exercises.harness.plain import describe, displaced, first_difference, in_common, likeness, plain, same
+
+MORE = "24 more than the right one"
 
 
 @pytest.mark.parametrize("value", [torch.tensor([24.0]), torch.tensor(24.0), np.array([[24]]), 24])
@@ -97,6 +100,63 @@ def test_what_two_values_differ_in_is_told(given, right, said):
 )
 def test_what_relates_wrong_numbers_to_the_right_ones_is_told(given, right, said):
     assert likeness(plain(given), plain(right), 1e-9) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "said"),
+    [
+        (
+            torch.tensor([*range(4), *range(5, 12), 0]),
+            torch.arange(12),
+            "At places 4 to 10 stand the numbers that belong 1 place further on.",
+        ),
+        (
+            torch.cat([torch.arange(9), torch.arange(2, 9)]),
+            torch.arange(16),
+            "At places 9 to 15 stand the numbers that belong 7 places further to the front.",
+        ),
+        (
+            torch.arange(32).view(8, 4).roll(-2, 0),
+            torch.arange(32).view(8, 4),
+            "At places 0 to 5 stand the rows that belong 2 places further on.",
+        ),
+        (torch.tensor([1, 2, 3]), torch.arange(3), ""),  # three numbers may be anywhere
+        (torch.ones(9), torch.arange(9) % 2, ""),  # as may one that there is several times
+        (torch.arange(9), torch.arange(9), ""),
+        (torch.arange(8), torch.arange(9), ""),
+        (torch.arange(0), torch.arange(9), ""),
+        (torch.arange(9).view(3, 3), torch.arange(9), ""),
+        (None, torch.arange(9), ""),
+    ],
+)
+def test_where_numbers_belong_that_stand_elsewhere_is_told(given, right, said):
+    assert displaced(plain(given), plain(right), 1e-9) == said
+
+
+@pytest.mark.parametrize(
+    ("given", "right", "said"),
+    [
+        ([8 * number for number in range(1, 9)], list(range(1, 9)), "8 times the right one"),
+        ([number + 24 for number in range(8)], list(range(8)), MORE),
+        ([number / 10 - 0.5 for number in range(8)], [n / 10 for n in range(8)], "0.5 less than the right one"),
+        ([10**12 + number + 2 for number in range(8)], [10**12 + 2 * n for n in range(8)], ""),  # by another each time
+        ([number + 2_000_000 + number % 2 for number in range(8)], list(range(8)), ""),
+        ([n + 2_000_000 + n % 2 / 10 for n in range(8)], list(range(8)), ""),
+        ([10**40 + 24 + number for number in range(8)], [10**40 + number for number in range(8)], MORE),
+        ([10**99] * 8, list(range(8)), ""),  # of a constant, nothing is added to what is right
+        ([1e99] * 8, list(range(8)), ""),
+        ([20_000] * 8, list(range(10_000, 10_008)), ""),  # nor is it multiplied
+        ([1, 2, 3, 4, 5, 6, 7, 0], list(range(8)), ""),  # of several inputs, nobody puts the values in another order
+        ([2, 3, 2, 3, 2, 3], [1, 2, 1, 2, 1, 2], ""),  # of two values, any are one more
+        ([3, 4], [1, 2], ""),
+        ([[2, 1], ["b", "a"]], [[1, 2], ["a", "b"]], "the right items, in another order"),
+        ([[2, 1], ["b", "a"]], [[1, 2], ["a", "c"]], ""),
+        ([None] * 8, list(range(8)), ""),
+        ([math.inf] * 8, list(range(8)), ""),
+    ],
+)
+def test_what_all_wrong_values_of_a_function_have_in_common_is_told(given, right, said):
+    assert in_common(plain(given), plain(right), 1e-9) == said
 
 
 def test_text_is_quoted_and_an_array_is_never_printed_raw():

@@ -8,8 +8,9 @@ from itertools import product
 import pytest
 import torch
 import torch.distributed as dist
+from answered import said_on_ranks
 
-from zerolab import check, exercises
+from zerolab import Cluster, check, exercises
 from zerolab.engines.collectives import all_gather, all_reduce, reduce_scatter
 from zerolab.exercises.harness import checking, rungs
 from zerolab.exercises.harness.recorded import FP32, Budget
@@ -184,6 +185,66 @@ def test_parts_that_are_new_beside_whole_gradients_are_answered_with_what_to_do(
 def test_a_keyword_that_the_optimizer_does_not_take_is_told_by_the_name_that_the_answer_knows():
     said = refused("zero2-free", ("optimizer_cls(mine)", "optimizer_cls(mine, lr=0.1)"))
     assert "TypeError: optimizer_cls() got an unexpected keyword argument 'lr'" in said
+
+
+def three_quarters_divided(gradient, world_size):
+    all_reduce(gradient).wait()
+    gradient[: 3 * len(gradient) // 4] /= world_size
+
+
+def one_number_lost(gradient, world_size):
+    all_reduce(gradient).wait()
+    gradient /= world_size
+    gradient[-1] = 0.5
+
+
+def zeros_behind_the_first_shard(gradient, world_size):
+    all_reduce(gradient).wait()
+    gradient /= world_size
+    gradient[len(gradient) // world_size :] = 0
+
+
+def gathered_but_for_one_number(gradient, world_size):
+    reduce_scatter(gradient).wait()
+    all_gather(gradient).wait()
+    gradient /= world_size
+    gradient[-1] = 0.5
+
+
+def reduced_and_not_gathered(gradient, world_size):
+    reduce_scatter(gradient).wait()
+    gradient /= world_size
+
+
+@pytest.fixture(scope="module")
+def four_ranks():
+    with Cluster(world_size=4, device="cpu", timeout=5) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    ("reduce", "alone"),
+    [
+        (three_quarters_divided, False),
+        (one_number_lost, False),
+        (zeros_behind_the_first_shard, False),
+        (gathered_but_for_one_number, False),
+        (reduced_and_not_gathered, True),
+    ],
+)
+def test_a_mean_in_one_shard_alone_is_told_only_where_a_reduce_scatter_has_left_it_there(reduce, alone, four_ranks):
+    def my_ddp(parameters, gradients, optimizer_cls, rank, world_size):
+        optimizer = optimizer_cls([parameters])
+        for gradient in gradients:
+            reduce(gradient, world_size)
+            parameters.grad = gradient
+            optimizer.step()
+        return optimizer
+
+    said = said_on_ranks(exercises.load("ddp-average"), my_ddp, four_ranks)
+    assert said.startswith("rank 0, step 1: the optimizer got ")
+    assert ("the mean in shard 0 alone: after `reduce_scatter` no other shard" in said) == alone, said
+    assert ("a gradient that differs from the mean over all ranks by up to" in said) != alone, said
 
 
 def test_an_update_for_each_unit_is_told_as_such():

@@ -41,6 +41,12 @@ def differ_after_many():
     dist.all_reduce(torch.ones(1 + dist.get_rank()))
 
 
+def swap_within_a_block():
+    with dist._coalescing_manager():
+        for numel in (4, 8) if dist.get_rank() == 0 else (8, 4):
+            dist.all_reduce(torch.ones(numel))
+
+
 def train_with_two_reductions_swapped():
     """What a race between hooks would do to an engine: two units of one size are reduced in another order on rank 1."""
     model = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4)) for _ in range(3)))
@@ -63,6 +69,7 @@ DISAGREEMENTS = {
     reduce_two_sizes: ("all_reduce #0 (3 elements of 4 bytes)", "dist.all_reduce(torch.ones(3"),
     broadcast_from_two_roots: ("broadcast #0 with rank 1 as its root (2 elements of 4 bytes)", "dist.broadcast("),
     differ_after_many: (f"all_reduce #{2 * KEPT} (2 elements of 4 bytes)", "dist.all_reduce(torch.ones(1 + "),
+    swap_within_a_block: ("all_reduce #0 with '8+4 elements' (12 el", "with dist._coalescing_manager"),
     train_with_two_reductions_swapped: ("with '0.0' (32 elements of 4 bytes)", "return reduce_scatter(gradient"),
 }
 

@@ -111,24 +111,28 @@ for (const ranks of [2, 3])
     );
   });
 
-test("page down and page up go to a step's first beat, where another rank is still in the step before, too", () => {
-  const beats = beatsOf(ahead(2));
-  const { model } = beats;
+/** A player of beats, of which nothing is drawn. */
+function playerOf(beats) {
   const player = {
-    model,
+    model: beats.model,
     beats,
     byBeats: true,
     pause() {},
     settle() {},
     lens: { choose() {} },
-    time: 0,
+    clock: { time: 0 },
     get beat() {
-      return beats.list[beats.at(this.time)];
+      return beats.list[beats.at(player.clock.time)];
     },
     showTime(time) {
-      this.time = time;
+      player.clock.time = time;
     },
   };
+  return player;
+}
+
+test("page down and page up go to a step's first beat, where another rank is still in the step before, too", () => {
+  const player = playerOf(beatsOf(ahead(2)));
   const steps = new Steps(player);
   const shown = [1, 1, -1, -1].map((direction) => {
     steps.window(direction);
@@ -139,6 +143,21 @@ test("page down and page up go to a step's first beat, where another rank is sti
     [2, "compute"],
   ];
   assert.deepEqual(shown, [second, second, first, first]);
+});
+
+test("the phase before is this one's beginning, also within its first beat, and from there the one before", () => {
+  const beats = beatsOf(ahead(2));
+  const player = playerOf(beats);
+  const steps = new Steps(player);
+  const begins = [0, 2].map((place) => beats.list[place].t0); // of the forwards of both steps
+  for (const place of [2, 3]) {
+    player.clock.time = beats.list[place].t0 + 10;
+    const shown = [1, 2, 3].map(() => {
+      steps.phase(-1);
+      return player.clock.time;
+    });
+    assert.deepEqual(shown, [begins[1], begins[0], begins[0]]);
+  }
 });
 
 test("a collective of no unit, such as a check, is a tick and no beat", () => {
@@ -282,6 +301,99 @@ test("one rank sends nothing, so its beats are what it computes", () => {
     list.map(({ caption }) => caption),
     ["a: the rank computes the forward of its own batch."],
   );
+});
+
+/** What is recorded of a rank that has half of each unit alone, and computes with that. */
+const parted = (rank) =>
+  ["a", "b"].map((unit) => {
+    const of = { kind: "memory", op: "hold", unit, category: "parameters", spans: [0, 4] };
+    return { rank, t_start: 0, t_end: 0, step: 1, ...of };
+  });
+
+const PAIR = [
+  ["a", 8],
+  ["b", 8],
+];
+
+test("what is sent within a unit that ranks have parts of is not said to be a sum, nor to be computed by it", () => {
+  const captionsOf = (op, numel, group) => {
+    const events = [0, 1, 2].flatMap((rank) => [
+      ...parted(rank),
+      pass(rank, 0, 1000),
+      gather(rank, 100, 200, { op, phase: "reduce", unit: undefined, numel, group }),
+      pass(rank, 1000, 2000, { op: "backward", phase: "backward" }),
+      gather(rank, 1100, 1200, { op, phase: "reduce", unit: undefined, numel, group, number: 1 }),
+    ]);
+    const own = events.filter(({ kind, rank }) => kind !== "collective" || group.includes(rank));
+    const { list } = beatsOf(payloadOf(own));
+    return list.filter(({ kind }) => kind === "collective").map(({ caption }) => caption);
+  };
+  assert.deepEqual(captionsOf("all_reduce", 32, [0, 1, 2]), [
+    "a: within its forward, 32 elements are combined over all ranks, which all get the result.",
+    "a: within its backward, 32 elements are combined over all ranks, which all get the result.",
+  ]);
+  const [one] = captionsOf("reduce_scatter", 1, [0, 1]);
+  const own = "each of which gets its own part of the result.";
+  assert.equal(one, `a: within its forward, 1 element is combined over the 2 ranks of a group, ${own}`);
+  const [gathered] = captionsOf("all_gather", 32, [0, 1]);
+  const all = "so every rank of the group has all of them.";
+  assert.equal(gathered, `a: within its forward, 32 elements are gathered, ${all}`);
+});
+
+test("sums of one size within a pass, over ranks that share a unit and over those with other batches, are two", () => {
+  const groups = (rank) => [rank < 2 ? [0, 1] : [2, 3], rank % 2 ? [1, 3] : [0, 2]];
+  const events = [0, 1, 2, 3].flatMap((rank) => {
+    const sent = { op: "all_reduce", phase: "reduce", unit: undefined };
+    const [shared, data] = groups(rank);
+    return [
+      ...parted(rank),
+      pass(rank, 0, 1000),
+      gather(rank, 100, rank < 2 ? 200 : 500, { ...sent, group: shared }), // the second pair is slow
+      gather(rank, 150, 400, { ...sent, group: data }),
+      gather(rank, 600, 700, { ...sent, group: shared, number: 1 }),
+    ];
+  });
+  const { list, model } = beatsOf(payloadOf(events));
+  const sums = list.filter(({ kind }) => kind === "collective");
+  const told = sums.map(({ places }) => places.map((i) => model.event(i)));
+  assert.deepEqual(
+    told.map((of) => [of.map(({ rank }) => rank).sort(), new Set(of.map(({ group }) => group[1] - group[0])).size]),
+    [0, 1, 2].map(() => [[0, 1, 2, 3], 1]),
+  );
+});
+
+/** The beats of a backward of two units; the first rank leaves what is sent in it earlier, and the last one later. */
+function backwards(lead, lag) {
+  const backward = { op: "backward", phase: "backward" };
+  const events = [0, 1, 2, 3].flatMap((rank) => {
+    const then = 2000 + ({ 0: -lead, 3: lag }[rank] ?? 0);
+    const sent = { op: "all_reduce", phase: "reduce", unit: undefined, group: [0, 1, 2, 3] };
+    return [
+      ...parted(rank),
+      pass(rank, 0, 10),
+      pass(rank, 10, 20, { unit: "b" }),
+      pass(rank, 20, then + 10, { ...backward, unit: "b" }),
+      gather(rank, 100, then, sent),
+      pass(rank, then + 10, then + 100, backward),
+      { rank, t_start: 3000, t_end: 3100, kind: "optimizer", op: "step", phase: "step", step: 1 },
+    ];
+  });
+  const { list } = beatsOf(payloadOf(events, { units: PAIR }));
+  return list.filter(({ act }) => act === "backward").map(({ kind, units, amid }) => [kind, (amid ?? units[0]).name]);
+}
+
+const ALL_TOLD = [
+  ["compute", "b"],
+  ["collective", "b"],
+  ["compute", "a"],
+];
+
+test("a pass that most ranks ended while one was still sending within the pass before is a beat", () => {
+  assert.deepEqual(backwards(0, 200), ALL_TOLD);
+});
+
+test("a pass behind one in which ranks wait for each other is a beat, however early one of them began it", () => {
+  assert.deepEqual(backwards(1500, 0), ALL_TOLD);
 });
 
 test("the beats of two steps follow each other without a gap, and are read in their time", () => {

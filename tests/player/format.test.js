@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { atStart, bytes, duration, spoken, toTheStep } from "../../zerolab/player/format.js";
+import { atStart, bytes, duration, readableBytes, spoken, toTheStep } from "../../zerolab/player/format.js";
 
 test("what rounds to 1,000 of a unit is 1 of the next", () => {
   assert.deepEqual([999, 1000, 999_499, 999_500, 999_950_000].map(bytes), [
@@ -29,4 +29,10 @@ test("a unit that is called by a number is told of as a unit, and any other by i
     null,
   ]);
   assert.equal(atStart("unit 2 is freed. unit 3 is not: unit 4"), "Unit 2 is freed. Unit 3 is not: unit 4");
+});
+
+test("of a text that was recorded bytes get separators, and nothing else does", () => {
+  assert.equal(readableBytes("212400 bytes existed before"), "212,400 bytes existed before");
+  assert.equal(readableBytes("1234 bytes of 56789 bytes in step 4096"), "1,234 bytes of 56,789 bytes in step 4096");
+  assert.equal(readableBytes("model-12345 bytes, 1 byte"), "model-12345 bytes, 1 byte");
 });

@@ -1,12 +1,13 @@
 """No sentence of the player says what the recording's own events do not say."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import divided
 import pytest
 import torch
-from showing import state
+from showing import changed, in_order, state
 from torch.distributed.fsdp import fully_shard
 
 from zerolab import Cluster, RankError
@@ -242,6 +243,67 @@ def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_no
     assert "replicas" not in tab.locator(".zl-ownership .zl-legend").inner_text()
 
 
+def test_what_is_computed_in_parts_is_combined_in_a_beat_of_its_own_once_for_all_groups(four, show):
+    recording = four.record(divided.train)
+    sent = [beat for beat in beats_of(show(recording), recording) if " are combined over " in beat["caption"]]
+    found = [event for event in recording.events if event.op == "all_reduce" and event.kind == "collective"]
+    found = [event for event in found if event.step and event.parent is None]
+    told = [(event.rank, event.seq) for beat in sent for event in beat["events"]]
+    assert sorted(told) == sorted((event.rank, event.seq) for event in found)
+    assert all({event.rank for event in beat["events"]} == {0, 1, 2, 3} for beat in sent)
+    assert all(beat["unit"] is None for beat in sent), "no piece of a unit flies"
+    end = "8,192 elements are combined over the 2 ranks of a group, which all get the result."
+    for passed, order in (("forward", (0, 1, 2, 3)), ("backward", (3, 2, 1, 0))):
+        wanted = [f"blocks.{number}: within its {passed}, {end}" for number in order]
+        assert [beat["caption"] for beat in sent if beat["act"] == passed] == 2 * wanted
+
+
+def in_parts_of_the_sequence():
+    """Two steps of blocks whose input and output each rank has a part of, along the batch's second dimension."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (4,))
+    plan = {
+        "0": SequenceParallel(),
+        "1": ColwiseParallel(input_layouts=Shard(1)),
+        "2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    linear = [torch.nn.Linear(*both) for both in ((32, 64), (64, 32))]
+    model = torch.nn.Sequential(torch.nn.Sequential(torch.nn.LayerNorm(32), *linear))
+    parallelize_module(model[0], mesh, plan)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        model(torch.ones(64, 8, 32)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_a_forward_adds_up_is_no_gradient_and_has_no_owner(four, show):
+    recording = four.record(in_parts_of_the_sequence)
+    beats = [beat for beat in beats_of(show(recording), recording) if beat["kind"] == "collective"]
+    told = [beat["caption"].partition(": ")[2] for beat in beats if beat["act"] == "forward"]
+    gathered = "gathered, so every rank has all of them."
+    combined = "combined over all ranks, each of which gets its own part of the result."
+    many = f"within its forward, {4 * 64 * 8 * 32:,} elements are"  # each rank has 8 of 32
+    assert told == 2 * [f"{many} {gathered}", f"{many} {combined}"]
+
+
+def test_bytes_in_a_note_have_separators_as_all_other_numbers(recordings, show):
+    known = recordings["ddp"]
+    [first, *events] = known.ranks[0].events
+    note = replace(first, kind="note", op="before recording", text="212400 bytes existed before", unit=None)
+    told = changed(known, ranks=[replace(known.ranks[0], events=(note, *events)), *known.ranks[1:]])
+    tab = show(told, f"#event={in_order(told).index(note) + 1}")
+    assert state(tab)["caption"] == "Rank 0: 212,400 bytes existed before"
+
+
 class Blocks(torch.nn.Module):
     """Three blocks, of which a forward may leave out the last, or raise behind the first."""
 
@@ -313,6 +375,7 @@ def test_of_a_unit_that_is_cut_into_unlike_parts_nobody_is_said_to_keep_an_equal
     equal = ("1/4", "quarter", "4 shards", "its own part", "less its own")
     assert not [text for text in told if any(words in text for words in equal)]
     assert "Every rank holds everything" not in str(walk)
+    assert "copy" not in tab.locator(".zl-ownership .zl-legend").inner_text(), "the root has no parameters of its own"
 
 
 def halves_that_nobody_gathers(mesh_shape):

@@ -2,11 +2,13 @@
 
 import base64
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from showing import changed, renamed
 
+from zerolab import Cluster, RankError
 from zerolab.player import bundle, describe, payload
 from zerolab.player.bundle import ordered, script
 from zerolab.player.payload import encode
@@ -83,6 +85,38 @@ def test_the_description_names_stage_ranks_and_steps_and_nothing_of_the_machine(
     assert describe(recording) == f"zero3 on 4 ranks, recorded: 2 training steps, {counted}"
     simulated = changed(recording, simulated=True, stage=None)
     assert describe(simulated).startswith("a loop of your own on 4 ranks, simulated: ")
+
+
+def fails_in_step(failing, steps):
+    """Steps under ZeRO-1, of which rank 1 raises within one."""
+    import torch
+    import torch.distributed as dist
+
+    from zerolab import Zero1, models
+
+    def broken(outputs, targets):
+        raise ValueError("no loss")
+
+    engine = Zero1(models.build("mlp-odd"), torch.optim.AdamW, lr=1e-3)
+    batches = models.batches("mlp-odd", dist.get_world_size(), dist.get_rank(), steps)
+    for step, (inputs, targets) in enumerate(batches, start=1):
+        is_broken = step == failing and dist.get_rank() == 1
+        engine.training_step(inputs, targets, broken if is_broken else models.loss)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_the_description_of_a_run_that_failed_counts_the_steps_that_were_done(failing):
+    with Cluster(world_size=2, device="cpu") as cluster, pytest.raises(RankError, match="no loss") as raised:
+        cluster.record(fails_in_step, failing, 3)
+    recording = raised.value.recording
+    assert max(event.step for event in recording.events) == failing
+    done = {1: "0 training steps", 2: "1 training step"}[failing]
+    assert describe(recording).startswith(f"zero1 on 2 ranks, recorded: {done}, cut off in step {failing}, ")
+
+
+def test_the_description_of_a_run_that_failed_between_steps_says_no_step_in_which_it_did(recording):
+    ranks = [replace(rank, complete=False) for rank in recording.ranks]
+    assert describe(changed(recording, ranks=ranks)) == describe(recording)
 
 
 def test_a_unit_that_only_events_name_is_listed_without_a_size(recording):

@@ -23,6 +23,13 @@ def unlike(train):
         }
 
 
+@pytest.fixture(scope="module")
+def odd(train):
+    """Two steps on four ranks of a model that four do not divide."""
+    with Cluster(world_size=4, device="cpu") as cluster:
+        return {stage: cluster.record(train, stage, "mlp-odd") for stage in ("fsdp1", "torch-ddp")}
+
+
 def said(tab, title):
     return next(chapter["says"] for chapter in chapters(tab) if chapter["title"].endswith(title))
 
@@ -59,6 +66,32 @@ def test_a_part_that_is_sent_is_as_large_as_recorded_where_ranks_own_unlike_part
     sent = logical(unlike["uneven"], op="all_gather", unit="2") // 2
     assert sent == 4 * (7 * 13 + 7)  # of 13 rows the larger half
     assert f"So each sends its own part, {sent} B, to the other rank" in said(tab, "is gathered")
+
+
+def test_all_of_it_counts_no_padding_where_no_rank_keeps_any(unlike, show):
+    """FSDP2 pads the rows that it sends, but the ranks' parts together are the parameters alone."""
+    recording = unlike["uneven"]
+    live = next(e.live for e in recording.ranks[0].events if e.kind == "optimizer" and e.step == 2)
+    held = {e.unit: e.held for e in recording.ranks[0].events if e.op == "hold" and e.category == "optimizer_state"}
+    state = sum(live[category] for category in ("parameters", "gradients", "optimizer_state"))
+    all_of_it = state / sum(held.values()) * sum(unit.numel for unit in recording.units)
+    assert sum(unit.padded for unit in recording.units) > sum(unit.numel for unit in recording.units)
+    assert f"All of it would be {all_of_it / 1000:.2f} kB." in said(show(recording, story=True), "What it came to")
+
+
+def test_all_of_it_counts_padding_where_ranks_keep_it_though_nobody_tells_of_which_elements(odd, show):
+    """The last rank of FSDP1 holds as many bytes as the others, for fewer elements."""
+    live = [next(e.live for e in rank.events if e.kind == "optimizer" and e.step == 2) for rank in odd["fsdp1"].ranks]
+    all_of_it = sum(sum(of[kind] for kind in ("parameters", "gradients", "optimizer_state")) for of in live)
+    tells = said(show(odd["fsdp1"], story=True), "What it came to")
+    assert f"All of it would be {all_of_it / 1000:.2f} kB." in tells
+    assert "3.13 kB: 3 times all parameters, less its own part each time." in tells
+
+
+def test_padding_that_no_rank_has_does_not_hide_how_often_all_parameters_were_sent(odd, show):
+    tells = said(show(odd["torch-ddp"], story=True), "What it came to")
+    assert f"All of it would be {tells.split(' held ')[1].split(' of ')[0]}." in tells
+    assert "2.08 kB: 2 times all parameters, less its own part each time." in tells
 
 
 def test_of_a_sum_that_is_put_aside_until_the_update_nobody_says_that_nothing_is_kept(unlike, show):

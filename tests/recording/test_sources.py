@@ -31,7 +31,7 @@ def run_cell(monkeypatch):
         ("/home/someone/secret/train.py", "train.py"),
         (torch.__file__, None),
         (sysconfig.get_path("stdlib") + "/threading.py", None),
-        ("/opt/python/lib/python3.12/site-packages/torch/nn/modules/module.py", None),
+        ("/elsewhere/lib/site-packages/model.py", None),
         ("/usr/lib/python3/dist-packages/numpy/core.py", None),
         ("<string>", None),
         (f"/scratch/cache/x2/cx2pb2{'v' * 46}.py", None),

@@ -15,6 +15,7 @@ from torch.distributed.tensor.placement_types import _StridedShard
 from zerolab import Cluster
 from zerolab.recording.events import STATE
 from zerolab.recording.units import ROWS, spans_of
+from zerolab.recording.wrappers import plain
 
 SHAPES = [(), (6,), (1,), (5, 4), (4, 7), (3, 4, 5), (2, 3, 1, 6)]
 
@@ -107,3 +108,15 @@ def test_of_gradients_that_are_added_up_whole_a_rank_has_those_of_what_it_comput
     recording = four.record(train_with_wide_sums)
     held = {each: [e.held for e in recording.events if e.category == each and e.op == "hold"] for each in STATE}
     assert max(held["gradients"]) == max(held["parameters"]) == 8 * 8 + 8
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("layers.0._checkpoint_wrapped_module.0.bias", "layers.0.0.bias"),
+        ("_fsdp_wrapped_module._orig_mod.weight", "weight"),
+        ("my_orig_mod.weight", "my_orig_mod.weight"),
+    ],
+)
+def test_what_wrappers_put_into_a_name_is_left_out_and_nothing_else(name, told):
+    assert plain(name) == told

@@ -1,6 +1,5 @@
 import ctypes
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -253,26 +252,6 @@ def test_what_torch_collects_in_a_block_and_sends_as_one_is_counted_once(cluster
 
     expected = [("new_group #0", -1), ("all_reduce #0", 2), ("all_reduce #1", 3), ("all_gather #2", 3)]
     assert cluster.run(coalesce) == [[*expected, ("reduce_scatter_tensor #3", 6)]] * 2
-
-
-@pytest.mark.parametrize("sizes", [[4, 8], [*range(1, 41)]], ids=len)
-def test_ranks_that_put_tensors_into_such_a_block_in_another_order_disagree(cluster, sizes):
-    def coalesce():
-        from zerolab.runtime.counter import _counter
-
-        with dist._coalescing_manager():
-            for numel in sizes[:: 1 if dist.get_rank() == 0 else -1]:
-                dist.all_reduce(torch.ones(numel))
-        return _counter.page.history()
-
-    ours, theirs = cluster.run(coalesce)
-    assert [each.numel for each in (*ours, *theirs)] == 2 * [sum(sizes)]
-    standings = [Standing(rank, "running", history[-1]) for rank, history in enumerate((ours, theirs))]
-    (found,) = mismatches(standings, {0: ours, 1: theirs})
-    if len(sizes) == 2:
-        assert found == "rank 1 is in all_reduce #0 with '8+4 elements', the others with '4+8 elements'"
-    else:
-        assert re.fullmatch("rank 1 is in all_reduce #0 with '40 tensors, .+', the others with '40 tensors, .+'", found)
 
 
 def test_a_functional_broadcast_has_one_root_whether_it_is_compiled_or_not(cluster):

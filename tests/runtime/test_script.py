@@ -108,12 +108,19 @@ def test_a_script_or_a_package_is_the_main_module_to_the_end_of_python_and_gets_
     assert done.stdout == f"['--', 'c'] __main__ {module} package package.__main__ known\n__main__ True\n", done.stderr
 
 
-@pytest.mark.parametrize("tool", ["trace", "why"])
-def test_the_local_rank_that_deepspeeds_launcher_puts_first_is_the_scripts(tool, tmp_path):
+@pytest.mark.parametrize(
+    ("tool", "given", "gets"),
+    [
+        ("trace", ["--local_rank=1"], "--local_rank=1"),
+        ("trace", ["--local-rank", "0"], "--local-rank=0"),
+        ("why", ["--local-rank=1"], "--local-rank=1"),
+    ],
+)
+def test_the_local_rank_that_a_launcher_puts_first_is_the_scripts(tool, given, gets, tmp_path):
     (tmp_path / "script.py").write_text("import sys\nprint(sys.argv[1:])\n")
-    command = ["-m", f"zerolab.{tool}", "--local_rank=1", "--out", tmp_path / "out", "script.py", "--steps", "2"]
+    command = ["-m", f"zerolab.{tool}", *given, "--out", tmp_path / "out", "script.py", "--steps", "2"]
     done = warm.launch(command, ranks=0, cwd=tmp_path)
-    assert done.stdout == "['--local_rank=1', '--steps', '2']\n", done.stderr
+    assert done.stdout == f"['{gets}', '--steps', '2']\n", done.stderr
 
 
 def test_a_module_in_an_archive_is_run(tmp_path, monkeypatch, capsys):

@@ -126,6 +126,17 @@ def test_hardware_that_cannot_be_is_refused(wrong):
         Hardware(BOX, NETWORK, **wrong)
 
 
+def test_hardware_takes_what_the_catalog_has_and_keeps_whole_numbers():
+    with pytest.raises(TypeError, match=r"network is 'infiniband-ndr': pass one of the catalog, such as zerolab\.cat"):
+        Hardware(BOX, "infiniband-ndr")
+    with pytest.raises(
+        TypeError, match=r"gpu is 'h100': pass one of the catalog, such as zerolab\.catalog\.gpu\('h100"
+    ):
+        Hardware("h100", NETWORK)
+    count = Hardware(BOX, NETWORK, gpus_per_node=4.0).gpus_per_node
+    assert (count, type(count)) == (4, int)
+
+
 class Squares(nn.Module):
     """One matrix multiplication forward; backward two, if the inputs need a gradient, else one."""
 

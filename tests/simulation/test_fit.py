@@ -2,10 +2,12 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from on_cpus import CPU
 from own_models import MODELS, Adapters, ConvNet, llama, tied_gpt
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy
@@ -195,6 +197,7 @@ def test_settings_name_the_blocks_and_the_mesh():
     assert "['LlamaBlock']" in found.settings("fsdp2")["fsdp2"]
     assert "(2, 2)" in found.settings("hsdp")["fsdp2"]
     assert found.settings("zero2")["deepspeed"]["zero_optimization"]["stage"] == 2
+    assert "fully_shard(model, mp_policy=policy)" in found.settings("fsdp2")["fsdp2"]
     for stage in ("fsdp2", "hsdp"):
         compile(found.settings(stage)["fsdp2"], stage, "exec")
 
@@ -203,11 +206,13 @@ def test_settings_have_what_was_asked_for_or_say_that_they_lack_it():
     given = {"inputs": TOKENS, "stages": "fsdp2", "checkpointing": "none"}
     kept = fit(llama, 4, options={"reshard_after_forward": False}, **given).settings()
     assert "fully_shard(block, reshard_after_forward=False, mp_policy=policy)" in kept["fsdp2"]
+    assert "fully_shard(model, mp_policy=policy)" in kept["fsdp2"], "the root is kept anyway"
     assert "fsdp_reshard_after_forward: false" in kept["accelerate"]
     assert kept["deepspeed"]["zero_optimization"]["stage"] == 2
-    assert (
-        "reshard_after_forward=2," in fit(llama, 4, options={"reshard_after_forward": 2}, **given).settings()["fsdp2"]
-    )
+    for reshard in (2, True):  # the engine gives it to the root, too
+        lines = fit(llama, 4, options={"reshard_after_forward": reshard}, **given).settings()["fsdp2"]
+        assert f"fully_shard(block, reshard_after_forward={reshard}, mp_policy=policy)" in lines
+        assert f"fully_shard(model, reshard_after_forward={reshard}, mp_policy=policy)" in lines
     offloaded = fit(llama, 4, micro_batches=4, **given | {"stages": "zero2"}).settings(offload=True)
     assert offloaded["deepspeed"]["zero_optimization"]["offload_optimizer"] == {"device": "cpu"}
     assert offloaded["deepspeed"]["gradient_accumulation_steps"] == 4
@@ -224,6 +229,23 @@ def test_frozen_parameters_have_no_optimizer_state():
     cell = row.cells[0]
     trained = sum(p.numel() for p in Adapters().parameters() if p.requires_grad)
     assert cell.terms["optimizer_state"] == 8 * trained + 4 * 3  # a step counter for each of the three blocks
+
+
+def lazy():
+    return nn.Sequential(nn.LazyLinear(8), nn.ReLU(), nn.Linear(8, 8))
+
+
+class ReadsAUnit(nn.Module):
+    """Adds a parameter of a unit outside of its forward, where FSDP2 has only the shard."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return x + self.blocks[0].bias
 
 
 class Branching(nn.Module):
@@ -364,3 +386,74 @@ def test_a_configuration_of_hugging_face_needs_no_weights_and_no_network(folder,
     assert "3 LlamaDecoderLayer (model.layers.0 to model.layers.2)" in printed
     make, inputs, _ = MODELS["llama of transformers"]
     assert fit(make, 2, inputs=inputs, stages="fsdp2", checkpointing="selective").fitting
+
+
+def test_whole_gradients_between_micro_batches_are_named_where_plan_counts_others():
+    asked = {"inputs": TOKENS, "stages": "fsdp2", "checkpointing": "none", "micro_batches": 4}
+    whole, each = (fit(tied_gpt, 8, **asked, sync_each_batch=sync) for sync in (False, True))
+    assert each.cell().needs < whole.cell().needs
+    (note,) = whole.notes
+    assert "until the last of 4 micro-batches" in note
+    assert note in str(whole)
+    assert not each.notes
+    assert note.startswith("fsdp2 adds up ")
+    advice = "set_requires_gradient_sync(False) before all but the last, and (True) before the last"
+    assert advice in whole.settings()["not covered"], "the flag stays, and the last would not reduce either"
+    assert "set_requires_gradient_sync" not in each.settings()["not covered"]
+    assert not fit(tied_gpt, 8, **{**asked, "stages": "zero1"}).notes
+
+
+def test_what_fsdp2_fills_up_is_named_where_it_is_much():
+    def narrow():
+        return nn.Sequential(nn.Linear(64, 96), nn.Linear(96, 64))
+
+    asked = {"inputs": torch.zeros(2, 64), "stages": "fsdp2", "checkpointing": "none"}
+    assert not fit(narrow, 16, **asked).notes
+    (note,) = fit(narrow, 64, **asked).notes
+    assert "to a multiple of 64: 17% more than the model has" in note
+
+
+def test_a_table_over_one_size_names_what_plan_counts_otherwise_for_its_values():
+    found = fit(tied_gpt, 2, inputs=TOKENS, stages="zero3,fsdp2", checkpointing="none")
+    assert not found.notes
+    assert "fsdp2 adds up whole gradients until the last of 2 " in str(found.over("micro_batches", [1, 2], "fsdp2"))
+    assert "to a multiple of 64: " in str(found.over("world_size", [2, 64], "fsdp2"))
+    assert "multiple" not in str(found.over("world_size", [2, 64], "zero3"))
+    assert "gradients until" not in str(found.over("rows", [1, 2], "fsdp2"))
+
+
+def test_what_cannot_be_run_is_refused_with_its_reason_and_a_stage_without_a_row_has_no_note():
+    """The notes ask the model for the shapes of its parameters, which these have not."""
+    with pytest.raises(ValueError, match="Sequential has no parameters: "):
+        fit(lambda: nn.Sequential(nn.ReLU()), 8, inputs=torch.zeros(2, 64))
+    with pytest.raises(RuntimeError, match=r"a step of lazy failed on shapes .* pass inputs="):
+        fit(lazy, 8, inputs=torch.zeros(2, 64))
+    with pytest.raises(RuntimeError, match=r"a step of lazy failed on shapes .* pass inputs="):
+        fit(lazy, 8, inputs=torch.zeros(2, 64), stages="fsdp2")
+    no_row = fit(ReadsAUnit, 2, inputs=torch.zeros(2, 8), checkpointing="none", micro_batches=2)
+    assert "fsdp2" not in [cell.stage for cell in no_row.cells]
+    assert not any("adds up" in note for note in no_row.notes)
+    assert any(note.startswith("fsdp2 in bf16 with checkpointing none is left out: ") for note in no_row.notes)
+
+
+@pytest.mark.parametrize("given", ["no", None, 2])
+def test_sync_each_batch_is_true_or_false(given):
+    with pytest.raises(ValueError, match=f"unknown sync_each_batch {given!r}: choose one of False, True"):
+        fit(tied_gpt, 2, inputs=TOKENS, sync_each_batch=given)
+
+
+@pytest.mark.parametrize("both", [{"gpu": "a100"}, {"network": "infiniband-hdr"}, {"gpus_per_node": 2}])
+def test_hardware_beside_a_name_that_it_would_replace_is_refused(both):
+    with pytest.raises(ValueError, match=f"hardware= says what {next(iter(both))} would: leave it out, or give it to"):
+        fit(tied_gpt, 4, inputs=TOKENS, hardware=CPU, **both)
+
+
+def test_on_cpus_torch_updates_one_tensor_after_the_other_as_hardware_says():
+    asked = {"inputs": TOKENS, "stages": "zero3", "checkpointing": "none", "precision": "fp32"}
+    on_gpus, on_cpus = (fit(tied_gpt, 2, **asked, **more) for more in ({}, {"hardware": CPU}))
+    assert on_cpus.question.hardware is CPU
+    assert on_cpus.cell().recording.info.peaks["step"]["other"] < on_gpus.cell().recording.info.peaks["step"]["other"]
+    nodes = fit(tied_gpt, 4, **{**asked, "stages": "hsdp"}, hardware=replace(CPU, gpus_per_node=2))
+    assert nodes.question.shards("hsdp") == 2
+    with pytest.raises(TypeError, match="hardware is 'h100': pass a Hardware, or gpu"):
+        fit(tied_gpt, 2, **asked, hardware="h100")

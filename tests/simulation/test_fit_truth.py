@@ -4,12 +4,17 @@ from dataclasses import replace
 from functools import cache, partial
 
 import pytest
+import torch
 from on_cpus import CPU
 from own_models import MODELS, loss_of_model
+from torch.distributed.fsdp import fully_shard
 
-from zerolab import Cluster, Table, models
+from zerolab import Cluster, Table, catalog, models
 from zerolab.comparison import train
+from zerolab.simulation import architectures
 from zerolab.simulation.fit import fit
+from zerolab.theory.job import Job
+from zerolab.theory.moments import peak
 
 STAGES = ("ddp", "zero1", "zero2", "zero3", "fsdp2")
 WITHOUT_FSDP2 = ("two dtypes",)  # it trains one dtype a unit
@@ -81,3 +86,34 @@ def test_the_highest_moment_is_that_of_real_ranks(world_size, capsys):
         if world_size == 1:
             assert -LOSS_BYTES <= row["predicted"] - row["measured"] <= row["batch and buffers"], row
         assert abs(row["error"]) <= TOLERANCE, row
+
+
+def in_parts(build, tokens, parts, each):
+    """Two steps of torch's FSDP2 itself, whose default it is to reduce the gradients of each micro-batch."""
+    model = build()
+    for module in [*model.blocks, model]:
+        fully_shard(module)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for _ in range(2):
+        for number in range(1, parts + 1):
+            if not each:
+                model.set_requires_gradient_sync(number == parts)
+            models.loss(model(tokens), tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", [1, 2])
+def test_micro_batches_of_fsdp2_are_those_of_real_ranks_reduced_each_or_once(depth):
+    shape = catalog.Architecture("a test's", "gpt", 128, 8, depth, 64, 100, "a test")
+    build, tokens = partial(architectures.build, shape), torch.zeros(1, 64, dtype=torch.int64)
+    asked = {"precision": "fp32", "checkpointing": "none", "stages": "fsdp2", "hardware": CPU}
+    with Cluster(world_size=2, device="cpu") as cluster:
+        for parts, each in ((1, True), (3, True), (3, False)):
+            real = sum(cluster.record(in_parts, build, tokens, parts, each).rank(0).info.peak.values())
+            (cell,) = fit(build, 2, length=64, micro_batches=parts, sync_each_batch=each, **asked).cells
+            assert cell.needs == pytest.approx(real, rel=0.01), (parts, each)
+            if each:  # what `plan` counts
+                _, planned = peak(Job(shape, 2, "fp32", 1, 64, scheme="fsdp2", micro_batches=parts), "zero3")
+                assert sum(planned.values()) == pytest.approx(real, rel=0.01), parts

@@ -151,6 +151,48 @@ def test_two_ranks_of_fsdp2_have_much_of_a_wide_outputs_gradient_beside_what_the
     assert sum(planned[1].values()) == pytest.approx(cell.needs, rel=0.01), (planned[0], cell.highest)
 
 
+# Of one block, on few ranks, or where a checkpoint drops much, no block beside it hides these: FSDP2 copies a block out
+# of the buffer that it was gathered in, for backward, too; its forward has what is dropped afterwards; its gradients
+# are sent from another tensor, beside the last one, and what comes back is cast; one rank alone has no buffers.
+FEW = {
+    "copied for backward": (gpt(512, 1, 64, 1000), 64, 4, "bf16 none zero3"),
+    "copied beside what is sent": (llama(512, 2, 256, 64, hidden=512, kv_heads=2), 2, 1, "bf16 none zero3"),
+    "cast": (gpt(512, 1, 16, 64), 2, 1, "bf16 none zero3"),
+    "cast beside a matrix's gradient": (llama(512, 1, 16, 64, hidden=1792, kv_heads=4), 2, 1, "bf16 none zero2"),
+    "dropped by a GPT's forward": (gpt(512, 1, 256, 64), 16, 1, "bf16 selective zero2"),
+    "dropped by a Llama's": (llama(512, 1, 256, 64, hidden=2048, kv_heads=4), 16, 1, "fp32 selective zero2"),
+    "one rank alone": (gpt(256, 3, 16, 1000), 1, 2, "fp32 selective zero2", 3),
+    "one rank's output": (llama(256, 2, 16, 20_000, hidden=896, kv_heads=4), 1, 1, "bf16 none zero3", 2),
+    "micro-batches": (gpt(512, 2, 64, 1000), 8, 1, "fp32 none zero3", 2),
+    "what nodes have added up": (gpt(512, 4, 64, 64), 4, 1, "fp32 none zero3", 2, 2),
+    "halves in fp32": (llama(512, 1, 512, 64, hidden=512, kv_heads=8), 8, 2, "bf16 selective zero3", 2, 2),
+}
+
+
+def beside_torchs_own(shape, world_size, rows, how, *counts):
+    """Bytes at the peak by the formulas, and by FSDP2 on shapes, and the names of both moments.
+
+    `counts` are micro-batches, each of which is reduced, and the GPUs of a node, which are then several.
+    """
+    (precision, checkpointing, stage), (micro_batches, node) = how.split(), (*counts, 1, None)[:2]
+    asked = {"precision": precision, "checkpointing": checkpointing, "micro_batches": micro_batches}
+    options = {} if stage == "zero3" else {"reshard_after_forward": False}
+    nodes = {} if len(counts) < 2 else {"gpus_per_node": node}
+    batch = {"rows": rows, "length": shape.context, "sync_each_batch": True, "options": options}
+    build, stages = partial(architectures.build, shape), "hsdp" if nodes else "fsdp2"
+    (cell,) = fit(build, world_size, stages=stages, **batch, **asked, **nodes).cells
+    divided = nodes | {"sharding": "hybrid" if nodes else "full"}
+    job = Job(shape, world_size, rows=rows, length=shape.context, scheme="fsdp2", **asked, **divided)
+    name, parts = peak(job, stage)
+    return sum(parts.values()), cell.needs, (name, cell.highest)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_few_blocks_of_fsdp2_peak_as_in_a_simulation_of_torchs_own(name):
+    planned, found, where = beside_torchs_own(*FEW[name])
+    assert planned == pytest.approx(found, rel=0.005), where
+
+
 def test_another_systems_kernel_unpacks_nothing_that_is_kept():
     for scheme, offload in (("megatron", True), ("deepspeed", False), ("fsdp2", False), ("zerolab", True)):
         job = Job(GPT, 4, "bf16", 1, 64, scheme=scheme, offload=offload, moments="8-bit")

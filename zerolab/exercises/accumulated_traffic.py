@@ -91,4 +91,14 @@ wrong = (
         replace='micro_batches if stage == "zero2" else 2 if stage == "ddp" else 1',
         by='micro_batches * (2 if stage == "ddp" else 1)',
     ),
+    Wrong(
+        says="lets all stages reduce and gather every micro-batch",
+        replace="(reduced + gathered) * one_pass",
+        by="2 * micro_batches * one_pass",
+    ),
+    Wrong(
+        says="forgets the all-gather of the updated parameters in `zero2`",
+        replace='gathered = 0 if stage == "ddp" else 1',
+        by='gathered = 1 if stage == "zero1" else 0',
+    ),
 )

@@ -101,4 +101,24 @@ def buckets(sizes, limit):
         replace="            current = []\n        current.append(index)\n",
         by="            current = []\n        else:\n            current.append(index)\n",
     ),
+    Wrong(
+        says="gives the sizes of the gradients; their indices are asked for",
+        replace="    return [*full, current]\n",
+        by="    return [[sizes[index] for index in bucket] for bucket in [*full, current]]\n",
+    ),
+    Wrong(
+        says="counts from the last parameter; the indices are those of the forward pass",
+        replace="    return [*full, current]\n",
+        by="    return [[len(sizes) - 1 - index for index in bucket] for bucket in [*full, current]]\n",
+    ),
+    Wrong(
+        says="sorts the indices in a bucket; backward brings the last one first",
+        replace="    return [*full, current]\n",
+        by="    return [sorted(bucket) for bucket in [*full, current]]\n",
+    ),
+    Wrong(
+        says="returns the buckets in the order of the forward pass; backward fills the last ones first",
+        replace="    return [*full, current]\n",
+        by="    return [current, *reversed(full)]\n",
+    ),
 )

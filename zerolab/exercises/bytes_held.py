@@ -103,6 +103,21 @@ wrong = (
         gives=lambda arguments, _rank: twice(arguments),
     ),
     Wrong(
+        says="leaves the frozen parameter out, which takes memory, too",
+        replace="sum(parameter.nbytes for parameter in model.parameters())",
+        by="sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)",
+        gives=lambda arguments, _rank: (held(arguments)[1], *held(arguments)[1:]),
+    ),
+    Wrong(
+        says="computes all from the parameters, of which one is frozen; Adam has its step counters beside",
+        whole="""
+def bytes_held(model, rows, wanted):
+    parameters = sum(parameter.nbytes for parameter in model.parameters())
+    return parameters, parameters, 2 * parameters
+""",
+        gives=lambda arguments, _rank: (held(arguments)[0], held(arguments)[0], 2 * held(arguments)[0]),
+    ),
+    Wrong(
         says="takes every parameter for one that has a gradient",
         replace="sum(parameter.grad.nbytes for parameter in model.parameters() if parameter.grad is not None)",
         by="parameters",

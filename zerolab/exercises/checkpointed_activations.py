@@ -90,4 +90,14 @@ def checkpointed_activations(blocks, segment, input_bytes, inside_bytes):
         replace="highest = max(highest, kept * input_bytes + inside)",
         by="highest = kept * input_bytes + inside",
     ),
+    Wrong(
+        says="recomputes one block of a segment; all of its blocks are there at once",
+        replace="size * inside_bytes + (size - 1) * input_bytes",
+        by="inside_bytes",
+    ),
+    Wrong(
+        says="counts the kept input of a segment's first block once more among what is recomputed",
+        replace="(size - 1) * input_bytes",
+        by="size * input_bytes",
+    ),
 )

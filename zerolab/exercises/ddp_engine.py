@@ -99,12 +99,12 @@ class MyDDP(Engine):
 """,
     ),
     Wrong(
-        says="differs from the mean over all ranks",
+        says="got the mean in shard 0 alone",
         replace="all_reduce(gradient, name=flat.layout.name)",
         by="reduce_scatter(gradient)",
     ),
     Wrong(
-        says="made no update",
+        says="`keep` left nothing in `flat.mean`",
         replace="        flat.mean = gradient.div_(self.world_size)\n",
         by="        gradient.div_(self.world_size)\n",
     ),

@@ -101,6 +101,17 @@ def mean(arguments: Arguments, goes_on: GoesOn = by_rule) -> torch.Tensor:
     return added(arguments, goes_on) / len(arguments)
 
 
+def by_own_rows(arguments: Arguments) -> torch.Tensor:
+    """The mean where each rank multiplies with its own rows of the weights."""
+    rows = arguments[0][0].shape[1]
+
+    def of(rank: int) -> torch.Tensor:
+        mine = slice(rank * rows, (rank + 1) * rows)
+        return on_rank(arguments, rank, lambda gradient, weight, adapter: gradient[:, mine] @ weight[mine] + adapter)
+
+    return torch.stack([of(rank) for rank in range(len(arguments))]).mean(0)
+
+
 def sent(arguments: tuple[Any, ...], world_size: int) -> float:
     """Elements: a shard of each weight above the lowest trained layer to all others, and an all-reduce of adapters."""
     shards, adapters, *_, first = arguments
@@ -158,6 +169,24 @@ wrong = (
         gives=on_rank,
     ),
     Wrong(says="right is", replace="adapters[first:]", by="adapters"),
+    Wrong(
+        says="multiplies with this rank's rows of a weight alone: gather those of all ranks",
+        replace=ON,
+        by="rows = dist.get_rank() * shards.shape[1]\n"
+        "            gradient = gradient[:, rows : rows + shards.shape[1]] @ shards[layer] + back @ down",
+        gives=lambda arguments, _rank: by_own_rows(arguments),
+    ),
+    Wrong(
+        says="reduces the gradients of all adapters, where those of the lowest layers are frozen",
+        sends=lambda arguments, world_size: (
+            sent(arguments, world_size) + 2 * (world_size - 1) * arguments[1][: arguments[4]].size / world_size
+        ),
+        replace="    dist.all_reduce(gradients)\n",
+        by="    everything = torch.zeros_like(adapters)\n"
+        "    everything[first:] = gradients\n"
+        "    dist.all_reduce(everything)\n"
+        "    gradients = everything[first:]\n",
+    ),
     Wrong(
         says="reduces gradients of the weights, which are frozen",
         sends=lambda arguments, world_size: (

@@ -91,4 +91,24 @@ def fsdp_rows(rows, world_size, rank):
         replace="min((rank + 1) * chunk, rows)",
         by="min((rank + 1) * chunk, rows) - 1",
     ),
+    Wrong(
+        says="gives the first row and how many there are, not the one after the last",
+        replace="min((rank + 1) * chunk, rows)",
+        by="min((rank + 1) * chunk, rows) - min(rank * chunk, rows)",
+    ),
+    Wrong(
+        says="cuts nothing off: chunks reach, and begin, beyond the last row",
+        replace="min(rank * chunk, rows), min((rank + 1) * chunk, rows)",
+        by="rank * chunk, (rank + 1) * chunk",
+    ),
+    Wrong(
+        says="gives `(0, 0)` for a rank that owns nothing",
+        replace="    return min(rank * chunk, rows), min((rank + 1) * chunk, rows)\n",
+        by="    return (rank * chunk, min((rank + 1) * chunk, rows)) if rank * chunk < rows else (0, 0)\n",
+    ),
+    Wrong(
+        says="rounds the size of a chunk to the nearest whole number, now and then down",
+        replace="-(-rows // world_size)",
+        by="round(rows / world_size)",
+    ),
 )

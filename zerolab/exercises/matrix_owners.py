@@ -122,6 +122,14 @@ def from_the_owners_own(arguments: list[tuple[Any, ...]], _rank: int) -> Any:
     return updated(arguments, lambda place: arguments[owners[place]][1][place])
 
 
+def not_sent(arguments: list[tuple[Any, ...]], rank: int) -> Any:
+    """What a rank has to whom no owner sends anything."""
+    before = arguments[0][0]
+    owners = largest_first([weight.numel() for weight in before], len(arguments))
+    after = wanted(arguments, rank)
+    return [new if owner == rank else old for owner, new, old in zip(owners, after, before, strict=True)]
+
+
 def judge_owners(recording: "Recording", arguments: list[tuple[Any, ...]]) -> Iterator[tuple[str, str]]:
     """Who sent how many elements of weights to all, and how many updates all ranks made."""
     owned: dict[str, int] = {}
@@ -177,7 +185,12 @@ wrong = (
         by="",
         gives=from_the_owners_own,
     ),
-    Wrong(says="right is", replace="        dist.broadcast(weight, src=owner)\n", by="        pass\n"),
+    Wrong(
+        says="keeps what it updates to itself: the matrices of other owners are as old as before",
+        replace="        dist.broadcast(weight, src=owner)\n",
+        by="        pass\n",
+        gives=not_sent,
+    ),
     Wrong(
         says="started 7 all_reduce, 7 broadcast; the target is 7 reduce, 7 broadcast",
         replace="dist.reduce(gradient, dst=owner)",

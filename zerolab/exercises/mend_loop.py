@@ -32,7 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from zerolab.exercises import Wrong
 from zerolab.exercises.harness.onranks import Arguments, RankTargets
 from zerolab.exercises.harness.plain import Words, listed, plain
-from zerolab.exercises.harness.recorded import FP32, outside_in_words, started
+from zerolab.exercises.harness.recorded import outside_in_words, started
 from zerolab.exercises.harness.sharded import OUT, STACK_STEPS, WIDTH, Stack, whole
 from zerolab.exercises.harness.targets import Judgement
 
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from zerolab.recording.events import Event
     from zerolab.recording.recording import Recording
 
-PARTS, ROWS = 2, 32
-SLACK = 512  # bytes of rows that only fill a gathered unit up
+PARTS, ROWS = 3, 32  # as many micro-batches as ranks would not tell a sum over the one from a sum over the other
 OUTSIDE = 2048  # bytes that may lie outside of torch: solutions have up to 500; what the model has said takes 4,000
 GROWTH = 256  # bytes: what is kept of a step may be a number for each micro-batch
 Flat = torch.Tensor
+Most = Callable[[float, Flat], float]
 Mixed = Callable[[list[Flat], list[Flat]], Flat]
 """Of the gradients of a step's micro-batches, each over all ranks, and those of the step before: what updates."""
 
@@ -73,8 +73,9 @@ def train(model: Any, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[Any,
 
 
 def draw(dice: random.Random, world_size: int) -> Arguments:
-    """The same model for each rank, with rows of its own."""
+    """The same model for each rank, with rows of its own; what it says first is far below zero, and its largest."""
     model = Stack(dice.randrange(20, 33), dice.randrange(3, 5), dice.randrange(2**31))
+    model.last.bias.data -= 2
     numbers = np.random.default_rng(dice.randrange(2**31))
     shape = (world_size, STACK_STEPS, PARTS, ROWS)
     inputs, targets = (numbers.standard_normal((*shape, width)).astype(np.float32) for width in (WIDTH, OUT))
@@ -100,7 +101,14 @@ def together(now: list[Flat], _before: list[Flat]) -> Flat:
     return sum(now, torch.zeros(()))
 
 
-def alone(arguments: Arguments, rank: int, mixed: Mixed = together) -> dict[str, Any]:
+def larger(largest: float, said: Flat) -> float:
+    """The largest so far, without its sign."""
+    return max(largest, said.abs().max().item())
+
+
+def alone(
+    arguments: Arguments, rank: int, mixed: Mixed = together, most: Most = larger, *, logs_own: bool = False
+) -> dict[str, Any]:
     """What one process ends with that reads what `arguments` has for all ranks; `largest` is that of a rank's rows."""
     model = copy.deepcopy(arguments[0][0])
     inputs, targets = (torch.from_numpy(np.stack([each[k] for each in arguments])) for k in (1, 2))
@@ -113,7 +121,9 @@ def alone(arguments: Arguments, rank: int, mixed: Mixed = together) -> dict[str,
             said = model(inputs[:, step, part])
             losses.append(nn.functional.mse_loss(said, targets[:, step, part]) / PARTS)
             now.append(_flat(torch.autograd.grad(losses[-1], list(model.parameters()))))
-            largest = max(largest, said[rank].abs().max().item())
+            largest = most(largest, said[rank])
+            if logs_own:
+                losses[-1] = nn.functional.mse_loss(said[rank], targets[rank, step, part]) / PARTS
         # Not torch's SGD, because the first optimizer of a kernel imports for seconds.
         velocity = 0.9 * velocity + mixed(now, before or [torch.zeros_like(each) for each in now])
         _update(model, velocity)
@@ -137,12 +147,10 @@ def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:
     if recording.info.steps < STACK_STEPS:
         return
     model: Stack = arguments[0][0]
-    rows = FP32 * sum(weight.chunk(recording.world_size)[0].numel() for weight in model.parameters())
-    block = FP32 * sum(weight.numel() for weight in model.blocks[0].parameters())
-    rest = FP32 * sum(weight.numel() for weight in model.parameters()) - len(model.blocks) * block
+    rows, most_whole = model.held(recording.world_size)
     made = [event for event in started(recording.ranks[0]) if event.step == STACK_STEPS]
     yield "shards", _judge_kept(recording.state["parameters"], rows, made)
-    held, allowed = recording.highest("parameters"), rows + rest + 2 * block + SLACK
+    held, allowed = recording.highest("parameters"), rows + most_whole
     yield "peak", _explain_peak(held, allowed, made) if held > allowed else ""
     outside = [held for _, held in recording.results or []]
     yield "memory", _judge_growth(recording) or _judge_outside(outside)
@@ -308,6 +316,30 @@ wrong = (
         replace="total.item() / dist.get_world_size()",
         by="total.item()",
         gives=lambda arguments, rank: logged(arguments, rank, len(arguments)),
+    ),
+    Wrong(
+        says="logs the losses of all micro-batches added up",
+        replace="            total += loss.detach()\n",
+        by="            total += loss.detach() * len(inputs[step])\n",
+        gives=lambda arguments, rank: logged(arguments, rank, PARTS),
+    ),
+    Wrong(
+        says="logs this rank's own losses, where the mean over all ranks is asked for",
+        replace="        dist.all_reduce(total)\n        log.append(total.item() / dist.get_world_size())\n",
+        by="        log.append(total.item())\n",
+        gives=lambda arguments, rank: alone(arguments, rank, logs_own=True),
+    ),
+    Wrong(
+        says="takes the largest number with its sign, where one below zero may be larger without it",
+        replace="said.abs().max()",
+        by="said.max()",
+        gives=lambda arguments, rank: alone(arguments, rank, most=lambda known, said: max(known, said.max().item())),
+    ),
+    Wrong(
+        says="keeps the largest number of the last micro-batch alone",
+        replace="max(largest, said.abs().max().item())",
+        by="said.abs().max().item()",
+        gives=lambda arguments, rank: alone(arguments, rank, most=lambda _largest, said: larger(0.0, said)),
     ),
     Wrong(
         says="an optimizer made before `fully_shard` keeps the model as it was",

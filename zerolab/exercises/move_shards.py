@@ -140,6 +140,15 @@ hints = (
     "Rank `a` sends to rank `b` where a's old span and b's new one overlap: from the later start to the earlier end.",
     "Start all messages first and wait for them afterwards; what stays is copied, not sent.",
 )
+RECEIVES = """    new = mine.new_empty(gets[1] - gets[0])
+    messages: list[Any] = []
+    for other in range(world_size):
+        first, last = span(other, world_size)
+        low, high = max(first, gets[0]), min(last, gets[1])
+        if low < high and other == rank:
+            new[low - gets[0] : high - gets[0]] = mine[low - had[0] : high - had[0]]
+        elif low < high:
+            messages.append(dist.irecv(new[low - gets[0] : high - gets[0]]"""
 wrong = (
     Wrong(
         says="`move_shards` hangs",
@@ -184,9 +193,19 @@ def move_shards(mine, numel, after, rank, world_size):
     return torch.cat(shards)[rank * larger : (rank + 1) * larger].clone() if rank < after else mine[:0]
 """,
     ),
-    Wrong(says="right is", replace="        size = -(-numel // ranks)\n", by="        size = numel // ranks\n"),
     Wrong(
-        says="right is",
+        says="keeps what stays, and what comes is received into a copy of its place, or not at all",
+        gives=what_stayed,
+        replace=RECEIVES,
+        by=f"{RECEIVES}.clone()".replace("new_empty", "new_zeros"),
+    ),
+    Wrong(
+        says="stand the numbers that belong 1 place further on",
+        replace="        size = -(-numel // ranks)\n",
+        by="        size = numel // ranks\n",
+    ),
+    Wrong(
+        says="It is `mine` as your function got it",
         whole="""
 def move_shards(mine, numel, after, rank, world_size):
     if rank >= after:

@@ -90,6 +90,24 @@ def turned(arguments: Arguments, rank: int) -> list[Any]:
     return [[column, row, block] for row, column, block in right(arguments, rank)]
 
 
+def a_row_further(arguments: Arguments, rank: int) -> list[Any]:
+    """As if each box had one row."""
+    found = right(arguments, rank)
+    return [[found[0][0] + place, column, block] for place, (_, column, block) in enumerate(found)]
+
+
+def always_three(arguments: Arguments, rank: int) -> list[Any]:
+    """The rest of a row, whole rows, and the beginning of a row, be they there or not."""
+    mine, start, columns = arguments[rank]
+    row, column = divmod(start, columns)
+    head, rest = np.split(mine, [min(columns - column, len(mine))])
+    whole = len(rest) // columns
+    body, tail = np.split(rest, [whole * columns])
+    blocks = head.reshape(1, -1), body.reshape(whole, columns), tail.reshape(1, -1)
+    places = (row, column), (row + 1, 0), (row + 1 + whole, 0)
+    return [[*place, block] for place, block in zip(places, blocks, strict=True)]
+
+
 solution = piece_boxes
 hole = "cut the piece where rows begin and end"
 given = "import torch"
@@ -125,9 +143,15 @@ wrong = (
         replace="boxes.append((row, column,",
         by="boxes.append((column, row,",
     ),
-    Wrong(says="right is", replace="row + height, 0", by="row + 1, 0"),
     Wrong(
-        says="right is",
+        says="goes one row further after a box, however many rows that has",
+        gives=a_row_further,
+        replace="row + height, 0",
+        by="row + 1, 0",
+    ),
+    Wrong(
+        says="makes three boxes of every piece, also where one of them has nothing in it",
+        gives=always_three,
         whole="""
 def piece_boxes(mine, start, columns):
     row, column = divmod(start, columns)

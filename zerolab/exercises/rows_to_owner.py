@@ -148,5 +148,5 @@ def through_owner(mine, rows, owner, orthogonal, rank):
         replace="        dist.recv(mine, owner)\n        return mine\n",
         by="        dist.recv(mine, owner)\n        dist.recv(mine, owner)\n        return mine\n",
     ),
-    Wrong(says="right is", replace="    return parts[rank]\n", by="    return mine\n"),
+    Wrong(says="It is `mine` as your function got it", replace="    return parts[rank]\n", by="    return mine\n"),
 )

@@ -53,11 +53,20 @@ def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     return [(flat[first : first + shard].copy(), first, numel, block) for first in range(0, numel, shard)]
 
 
-def parts(arguments: list[tuple[Any, ...]], rank: int, scale: Any) -> Any:
+def parts(
+    arguments: list[tuple[Any, ...]],
+    rank: int,
+    scale: Any,
+    to_whole: Any = np.round,
+    *,
+    codes: int = 127,
+    back: bool = True,
+) -> Any:
     """The rank's shard, rounded by the scales that `scale` gives each of its elements."""
     mine = arguments[rank][0]
-    scales = scale(arguments, rank) / np.float32(127)
-    return torch.from_numpy((np.round(mine / scales) * scales).astype(np.float32))
+    scales = scale(arguments, rank) / np.float32(codes)
+    whole = to_whole(mine / scales)
+    return torch.from_numpy((whole * scales if back else whole).astype(np.float32))
 
 
 def of_blocks(
@@ -136,6 +145,30 @@ wrong = (
         replace="mine.abs()",
         by="mine",
         gives=lambda arguments, rank: parts(arguments, rank, lambda *which: of_blocks(*which, size=np.array)),
+    ),
+    Wrong(
+        says="returns the whole numbers: each has to be multiplied by its scale again",
+        replace="(mine / scales).round() * scales",
+        by="(mine / scales).round()",
+        gives=lambda arguments, rank: parts(arguments, rank, of_blocks, back=False),
+    ),
+    Wrong(
+        says="divides the largest by 128, where its code is 127",
+        replace="(largest / 127)",
+        by="(largest / 128)",
+        gives=lambda arguments, rank: parts(arguments, rank, of_blocks, codes=128),
+    ),
+    Wrong(
+        says="cuts off what stands behind the point, and rounds towards zero",
+        replace=".round()",
+        by=".trunc()",
+        gives=lambda arguments, rank: parts(arguments, rank, of_blocks, np.trunc),
+    ),
+    Wrong(
+        says="rounds down, where a number is to be rounded to the nearest whole one",
+        replace=".round()",
+        by=".floor()",
+        gives=lambda arguments, rank: parts(arguments, rank, of_blocks, np.floor),
     ),
     Wrong(
         says="started all_gather; the target is all_reduce",

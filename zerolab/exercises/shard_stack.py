@@ -28,15 +28,13 @@ from torch.distributed.fsdp import fully_shard
 from zerolab.exercises import Wrong
 from zerolab.exercises.harness.onranks import Arguments, RankTargets
 from zerolab.exercises.harness.plain import Words
-from zerolab.exercises.harness.recorded import FP32, started
+from zerolab.exercises.harness.recorded import started
 from zerolab.exercises.harness.sharded import STACK_STEPS as STEPS
 from zerolab.exercises.harness.sharded import Batches, Stack, all_have, judge_kept, mean_error, no_model, whole
 from zerolab.exercises.harness.targets import Judgement
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
-
-SLACK = 512  # bytes of rows that only fill a gathered unit up
 
 
 def shard(model: Stack) -> Stack:
@@ -82,13 +80,11 @@ def seen(recording: "Recording", arguments: Arguments) -> Iterator[Judgement]:
     if recording.info.steps < STEPS:
         return
     model: Stack = arguments[0][0]
-    rows = FP32 * sum(weight.chunk(recording.world_size)[0].numel() for weight in model.parameters())
-    block = FP32 * sum(weight.numel() for weight in model.blocks[0].parameters())
-    rest = FP32 * sum(weight.numel() for weight in model.parameters()) - len(model.blocks) * block
+    rows, most_whole = model.held(recording.world_size)
     made = [event.op for event in started(recording.ranks[0]) if event.step == STEPS]
     gathers, reductions = made.count("all_gather"), made.count("reduce_scatter")
     yield "shards", judge_kept(recording.state["parameters"], rows, reductions)
-    held, allowed = recording.highest("parameters"), rows + rest + 2 * block + SLACK
+    held, allowed = recording.highest("parameters"), rows + most_whole
     yield "peak", _explain_peak(held, allowed, gathers, reductions) if held > allowed else ""
     most = 3 * len(model.blocks) + 6
     why = (

@@ -21,6 +21,7 @@ Targets, on 4, 2, 3 and 1 ranks:
 """
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ def two_levels(flat: torch.Tensor, per_node: int) -> None:
     all_gather(flat, inside).wait()
 
 
+Groups = list[list[int]]
 PER_NODE = {1: 1, 2: 1, 3: 3, 4: 2}
 """Ranks of a node, by the number of ranks: on two every rank is a node, on three all are one."""
 
@@ -55,25 +57,48 @@ def draw(dice: random.Random, world_size: int) -> list[tuple[Any, ...]]:
     return [(numbers.standard_normal(numel).astype(np.float32), PER_NODE[world_size]) for _ in range(world_size)]
 
 
-def sum_of(arguments: list[tuple[Any, ...]], ranks: Any) -> Any:
-    """The sum of some ranks' flats."""
-    return sum(arguments[rank][0] for rank in ranks)
+def sum_of(arguments: list[tuple[Any, ...]]) -> Any:
+    """The sum of all ranks' flats."""
+    return sum(flat for flat, _ in arguments)
 
 
-def of_the_node(arguments: list[tuple[Any, ...]], rank: int) -> Any:
-    """The sum over the node alone."""
-    per_node = arguments[rank][1]
-    first = rank // per_node * per_node
-    return torch.from_numpy(sum_of(arguments, range(first, first + per_node)))
+def nodes(count: int, per_node: int) -> Groups:
+    """The ranks of each node."""
+    return [list(range(first, first + per_node)) for first in range(0, count, per_node)]
 
 
-def not_handed_out(arguments: list[tuple[Any, ...]], rank: int) -> Any:
-    """The sum in this rank's part, and in the others what was there."""
-    flat, per_node = arguments[rank][0].copy(), arguments[rank][1]
-    part = len(flat) // per_node
-    mine = slice(rank % per_node * part, (rank % per_node + 1) * part)
-    flat[mine] = sum_of(arguments, range(len(arguments)))[mine]
-    return torch.from_numpy(flat)
+def peers(count: int, per_node: int) -> Groups:
+    """The ranks of each place in a node, that is those that keep the same part."""
+    return [list(range(place, count, per_node)) for place in range(per_node)]
+
+
+def levels(
+    arguments: list[tuple[Any, ...]],
+    rank: int,
+    inside: Callable[[int, int], Groups] = nodes,
+    across: Callable[[int, int], Groups] = peers,
+    part: Callable[[int, int, int], tuple[int, int]] = lambda rank, _count, per_node: (rank % per_node, per_node),
+    *,
+    down: bool = True,
+    out: bool = True,
+) -> Any:
+    """What a rank ends with by these groups; `part` says which of how many it adds up between the nodes."""
+    count, per_node = len(arguments), arguments[0][1]
+    flats = np.stack([flat for flat, _ in arguments])
+    for group in inside(count, per_node) if down else []:
+        sums = flats[group].sum(0).reshape(len(group), -1)
+        for number, member in enumerate(group):
+            flats[member].reshape(len(group), -1)[number] = sums[number]
+    for group in across(count, per_node):
+        numbers = {member: part(member, count, per_node) for member in group}
+        parts = [flats[member].reshape(of, -1)[number] for member, (number, of) in numbers.items()]
+        total = sum(parts)
+        for mine in parts:
+            mine[:] = total
+    for group in inside(count, per_node) if out else []:
+        gathered = np.concatenate([flats[each].reshape(len(group), -1)[number] for number, each in enumerate(group)])
+        flats[group] = gathered
+    return torch.from_numpy(flats[rank])
 
 
 def sent(arguments: tuple[Any, ...], world_size: int, whole: bool = False) -> int:
@@ -84,15 +109,22 @@ def sent(arguments: tuple[Any, ...], world_size: int, whole: bool = False) -> in
     return 2 * (per_node - 1) * part + 2 * (nodes - 1) * (len(arguments[0]) if whole else part) // nodes
 
 
+def due(rank: int, count: int, per_node: int) -> dict[str, tuple[int, ...]]:
+    """Among which ranks each exchange of a rank is due."""
+    node, same_part = (next(tuple(g) for g in groups(count, per_node) if rank in g) for groups in (nodes, peers))
+    return {"reduce_scatter": node, "all_reduce": same_part, "all_gather": node}
+
+
 solution = two_levels
 hole = "add up inside the node, across the nodes, and hand out inside the node"
 given = "import torch.distributed as dist\nfrom zerolab.engines.collectives import all_gather, reduce_scatter"
 look_for = "On four ranks, look at the groups in the captions: the all-reduce joins 0 with 2, and 1 with 3."
 targets = RankTargets(
     draw=draw,
-    wanted=lambda arguments, _rank: torch.from_numpy(sum_of(arguments, range(len(arguments)))),
+    wanted=lambda arguments, _rank: torch.from_numpy(sum_of(arguments)),
     in_place=0,
     collectives=lambda _world_size: ("reduce_scatter", "all_reduce", "all_gather"),
+    groups=lambda arguments, rank, count: due(rank, count, arguments[1]),
     sent=sent,
     world_sizes=(4, 2, 3, 1),
     tolerance=1e-5,  # sums in another order
@@ -104,16 +136,22 @@ hints = (
 )
 wrong = (
     Wrong(
-        says="adds up within the node alone",
+        says="adds up within the node alone, or leaves the sum over the nodes in a copy of the part",
         replace="    dist.all_reduce(mine, group=across)\n",
         by="",
-        gives=of_the_node,
+        gives=lambda arguments, rank: levels(arguments, rank, across=lambda *_: []),
     ),
     Wrong(
         says="leaves the sum in this rank's part; the node has to hand the parts out",
         replace="    all_gather(flat, inside).wait()\n",
         by="",
-        gives=not_handed_out,
+        gives=lambda arguments, rank: levels(arguments, rank, out=False),
+    ),
+    Wrong(
+        says="adds up over the nodes what the node itself has not added up: `reduce_scatter` comes first",
+        replace="    reduce_scatter(flat, inside).wait()\n",
+        by="",
+        gives=lambda arguments, rank: levels(arguments, rank, down=False),
     ),
     Wrong(
         says="adds up the whole flat between the nodes, of which each rank has one part to bring",
@@ -139,6 +177,51 @@ def two_levels(flat, per_node):
     dist.all_reduce(flat, group=across)
 """,
     ),
-    Wrong(says="right is", replace="ranks[place::per_node] for place in range(per_node)", by="ranks"),
-    Wrong(says="right is", replace="[dist.get_rank() % per_node]", by="[dist.get_rank() // per_node]"),
+    Wrong(
+        says="adds up parts that are not the same: between nodes, only ranks that keep the same part are a group",
+        replace="ranks[place::per_node] for place in range(per_node)",
+        by="ranks",
+        gives=lambda arguments, rank: levels(arguments, rank, across=lambda count, _per_node: [list(range(count))]),
+    ),
+    Wrong(
+        says="takes the part of its node's number; a rank keeps that of its own number in the node",
+        replace="[dist.get_rank() % per_node]",
+        by="[dist.get_rank() // per_node]",
+        # On two ranks a node has one part: there such an answer raises an error, and what this gives is of no matter.
+        gives=lambda arguments, rank: levels(
+            arguments, rank, part=lambda rank, _count, per_node: (rank // per_node % per_node, per_node)
+        ),
+    ),
+    Wrong(
+        says="takes the first part on every rank; a rank keeps that of its own number in the node",
+        replace="[dist.get_rank() % per_node]",
+        by="[0]",
+        gives=lambda arguments, rank: levels(arguments, rank, part=lambda _rank, _count, per_node: (0, per_node)),
+    ),
+    Wrong(
+        says="cuts the flat into as many parts as there are ranks; a node has `per_node` of them",
+        replace="flat.chunk(per_node)[dist.get_rank() % per_node]",
+        by="flat.chunk(dist.get_world_size())[dist.get_rank()]",
+        gives=lambda arguments, rank: levels(arguments, rank, part=lambda rank, count, _per_node: (rank, count)),
+    ),
+    Wrong(
+        says="takes ranks of different nodes for a node, and those of one node for different ones",
+        replace="    reduce_scatter(flat, inside).wait()\n",
+        by="    inside, across = across, inside\n    reduce_scatter(flat, inside).wait()\n",
+        gives=lambda arguments, rank: levels(arguments, rank, inside=peers, across=nodes),
+    ),
+    Wrong(
+        # All is as it should be but for who is near: on four ranks it sends as much.
+        says="started reduce_scatter in the group [0, 2]; it is due in [0, 1]",
+        whole="""
+def two_levels(flat, per_node):
+    ranks = list(range(dist.get_world_size()))
+    across, _ = dist.new_subgroups_by_enumeration([ranks[n : n + per_node] for n in ranks[::per_node]])
+    inside, _ = dist.new_subgroups_by_enumeration([ranks[n::per_node] for n in range(per_node)])
+    reduce_scatter(flat, inside).wait()
+    mine = flat.chunk(len(ranks) // per_node)[dist.get_rank() // per_node]
+    dist.all_reduce(mine, group=across)
+    all_gather(flat, inside).wait()
+""",
+    ),
 )

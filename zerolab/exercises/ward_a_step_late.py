@@ -99,6 +99,16 @@ def only(model: nn.Module, batches: Batches, *, part: int) -> None:
             weight.grad /= PARTS
 
 
+def one_by_one(model: nn.Module, batches: Batches) -> None:
+    """Updates after each micro-batch; the gradient of the last one is left for the update of the step."""
+    for part in range(PARTS):
+        for weight in model.parameters():
+            if part and weight.grad is not None:
+                weight.data.add_(weight.grad, alpha=-0.5)
+        model.zero_grad()
+        only(model, batches, part=part)
+
+
 solution = train
 given = GIVEN
 look_for = "When it passes, the reductions stand in the last of the three backward passes, just before the update."
@@ -142,7 +152,12 @@ wrong = (
         by="number == 0",
     ),
     Wrong(says="3 are enough, one for each layer, with the last micro-batch", replace=SYNC, by=""),
-    Wrong(says="right is", replace="number == 2", by="False"),
+    Wrong(
+        says="never reduces: the optimizer gets no gradient, and the weights stay as they are",
+        gives=lambda arguments, _rank: trained(arguments, lr=0.0),
+        replace="number == 2",
+        by="False",
+    ),
     Wrong(
         says="uses one micro-batch of three",
         gives=lambda arguments, _rank: trained(arguments, lambda model, batches: only(model, batches, part=2)),
@@ -156,7 +171,8 @@ wrong = (
         by="loss",
     ),
     Wrong(
-        says="right is",
+        says="makes an update after each micro-batch, where a step has one",
+        gives=lambda arguments, _rank: trained(arguments, one_by_one),
         replace=f"{SYNC}{LOSS}        optimizer.step()\n",
         by=f"{LOSS}            optimizer.step()\n            optimizer.zero_grad()\n",
     ),

@@ -127,4 +127,29 @@ def schedule(units, prefetch):
     return actions
 """,
     ),
+    Wrong(
+        says="starts the gathers of the next units after it has waited, and not before",
+        whole="""
+def schedule(units, prefetch):
+    actions = []
+    for order in (range(units), range(units - 1, -1, -1)):
+        for place, unit in enumerate(order):
+            ahead = [f"start {each}" for each in order[place + (prefetch if place else 0) : place + prefetch + 1]]
+            own = ahead[:1] if not place or not prefetch else []
+            actions += [*own, f"wait {unit}", *ahead[len(own) :], f"use {unit}", f"release {unit}"]
+    return actions
+""",
+    ),
+    Wrong(
+        says="starts backward's gathers while forward still has units",
+        whole="""
+def schedule(units, prefetch):
+    actions, order = [], [*range(units), *reversed(range(units))]
+    actions += [f"start {unit}" for unit in order[:prefetch]]
+    for place, unit in enumerate(order):
+        actions += [f"start {ahead}" for ahead in order[place + prefetch : place + prefetch + 1]]
+        actions += [f"wait {unit}", f"use {unit}", f"release {unit}"]
+    return actions
+""",
+    ),
 )

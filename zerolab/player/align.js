@@ -1,6 +1,7 @@
 // The beats of two recordings side by side: what both do with a unit is one stop, and where only one of them does
 // something, the other rests and says why.
 
+import { unitsAbout } from "./amid.js";
 import { grouped, size } from "./derived.js";
 import { MOVED } from "./events.js";
 
@@ -41,8 +42,10 @@ function likeness(one, other) {
 }
 
 /** @param {Beat} beat */
-function about({ units }) {
-  return units.map(({ name }) => name).join();
+function about(beat) {
+  return unitsAbout(beat)
+    .map(({ name }) => name)
+    .join();
 }
 
 /**

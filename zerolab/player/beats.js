@@ -1,7 +1,9 @@
 // A recording in beats: what all ranks do together, one thing after another, each with a caption to read meanwhile.
 // A collective over all its ranks is a beat, and so is the computing of one unit in between. They follow from the
-// events, not from the stage's name. What belongs to no unit, such as a check that ranks do the same, is none.
+// events, not from the stage's name. What belongs to no unit, such as a check that ranks do the same, is none; but what
+// ranks send within the pass of a unit that each has a part of belongs to it.
 
+import { Amid } from "./amid.js";
 import { Sequence } from "./clock.js";
 import { codeOf, grouped } from "./derived.js";
 import { lastAtMost } from "./model.js";
@@ -36,6 +38,7 @@ export class Beats extends Sequence {
     /** @type {Map<number, Unit[]>} */
     this.units = new Map(); // a collective's first event -> the units that it moves
     this.#match();
+    this.amid = new Amid(model, story.divided, (i) => this.#when(i));
     const deeds = [...this.#collectives(), ...this.#ofRanks()];
     for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
     this.starts = this.list.map(({ t0 }) => t0);
@@ -153,19 +156,30 @@ export class Beats extends Sequence {
     for (const [key, places] of model.collectives) {
       const [first] = places;
       const moved = this.unitsOf(first);
-      const alone = steps && !moved.length && (!columns.step[first] || columns.numel[first] < smallest);
+      const amid = steps && !moved.length && columns.step[first] ? this.amid.unitOf(first) : null;
+      const alone = steps && !moved.length && !amid && (!columns.step[first] || columns.numel[first] < smallest);
       if (alone) this.ticks.push(columns.t_end[first]);
       if (alone || (steps && this.story.acts[first] === "setup")) continue; // the latter is told of as one
       const op = payload.words[columns.op[first] - 1];
       // Systems that send a unit parameter by parameter are told of once; one that is sent whole again, once more.
-      const one = `${this.#when(first)}:${op}:${moved[0]?.name}`;
+      const within = amid && `in ${amid.name}:${columns.numel[first]}:${this.#apart(first)}`;
+      const one = `${this.#when(first)}:${op}:${within ?? moved[0]?.name}`;
       const here = `${columns.group[first]}:${one}`;
       const again = before.get(here) ?? 0;
-      if (moved.length === 1 && columns.numel[first] >= moved[0].numel) before.set(here, again + 1);
-      const id = moved.length === 1 ? `${one}:${again}` : key;
-      this.#add(deeds, id, "collective", op, moved, places);
+      if (amid || (moved.length === 1 && columns.numel[first] >= moved[0].numel)) before.set(here, again + 1);
+      const id = amid || moved.length === 1 ? `${one}:${again}` : key;
+      this.#add(deeds, id, "collective", op, moved, places, amid);
     }
     return [...deeds.values()];
+  }
+
+  /**
+   * How far apart the ranks of a collective's group are: alike for all groups that a mesh has in one direction.
+   * @param {number} i
+   */
+  #apart(i) {
+    const group = this.model.event(i).group ?? [];
+    return group.map((rank) => rank - group[0]).join();
   }
 
   /** The computing of a unit, over all ranks (of one around others what is left after them), and their updates. */
@@ -187,13 +201,13 @@ export class Beats extends Sequence {
   /**
    * Adds events to the deed `id`.
    * @param {Map<string, Beat>} deeds @param {string} id @param {Beat["kind"]} kind @param {string} op
-   * @param {Unit[]} units @param {number[]} places
+   * @param {Unit[]} units @param {number[]} places @param {Unit | null} [amid]
    */
-  #add(deeds, id, kind, op, units, places) {
+  #add(deeds, id, kind, op, units, places, amid = null) {
     const { columns, window } = this.model;
     const fresh = { t0: Infinity, t1: -Infinity, first: -1, last: -1, caption: "", seconds: 0, places: [], busy: 0 };
     const [i] = places;
-    const deed = deeds.get(id) ?? { ...fresh, kind, op, units, act: this.story.acts[i], step: window[i] };
+    const deed = deeds.get(id) ?? { ...fresh, kind, op, units, amid, act: this.story.acts[i], step: window[i] };
     deeds.set(id, deed);
     deed.places = [...deed.places, ...places];
     for (const place of places) {
@@ -210,8 +224,10 @@ export class Beats extends Sequence {
   #cut(window, deeds) {
     const { model } = this;
     const of = deeds.filter(({ step }) => step === window.step);
-    // One slow rank would make all computing seem to end at once; a collective ends only with its last rank.
-    for (const deed of of) if (deed.kind === "compute") deed.t1 = this.#middle(deed, "t_end");
+    // One slow rank would make all computing seem to end at once, and hide it behind what it came to; a collective
+    // that moves a unit ends only with its last rank.
+    for (const deed of of) if (deed.kind === "compute" || deed.amid) deed.t1 = this.#middle(deed, "t_end");
+    for (const deed of of) if (deed.amid) this.#interrupt(deed, of);
     of.sort((a, b) => a.t1 - b.t1 || a.t0 - b.t0);
     const next = model.windows[model.windows.indexOf(window) + 1];
     // Its last event is shown within it: at the time that the last beat ends with, the next step has begun.
@@ -227,7 +243,9 @@ export class Beats extends Sequence {
       const gives = deed.kind === "compute" && coming;
       const own = gives ? Math.min(deed.t1, Math.max(from, this.#middle(coming, "t_start"))) : deed.t1;
       // Of its time since the window began: what ended before, while a slow rank was still in the last step, is told.
-      const its = Math.max(0, deed.t1 - Math.max(deed.t0, start));
+      // Where ranks wait for each other within their passes, the first may begin one long before most do.
+      const began = this.story.divided.size ? this.#middle(deed, "t_start") : deed.t0;
+      const its = Math.max(0, deed.t1 - Math.max(began, start));
       if (deed.kind === "compute" && Math.max(0, own - from) < LEFT * its && k < of.length - 1) return;
       const until = Math.max(from + 1, own, k === of.length - 1 ? end : own);
       const begun = deed.kind === "collective" ? this.#middle(deed, "t_start") : deed.t0;
@@ -237,6 +255,18 @@ export class Beats extends Sequence {
       from = until;
     });
     return beats;
+  }
+
+  /**
+   * Computing is told of until what it comes to is first sent, and the rest of it with what is sent.
+   * @param {Beat} sent @param {Beat[]} deeds
+   */
+  #interrupt(sent, deeds) {
+    const begun = this.#middle(sent, "t_start");
+    const around = deeds.find(
+      ({ units, op, t0, t1 }) => units[0] === sent.amid && op === sent.act && t0 < begun && begun < t1,
+    );
+    if (around?.kind === "compute") around.t1 = begun;
   }
 
   /**
@@ -256,7 +286,8 @@ export class Beats extends Sequence {
   #still({ step, t0, t1, first, last }) {
     const act = this.story.acts[first];
     return {
-      kind: "keep", op: "", units: [], act, step, t0, t1, busy: t0, first, last, places: [], caption: "", seconds: 0,
+      kind: "keep", op: "", units: [], amid: null, act, step,
+      t0, t1, busy: t0, first, last, places: [], caption: "", seconds: 0,
     }; // biome-ignore format: a table
   }
 

@@ -2,7 +2,7 @@
 
 import { size, untold } from "./derived.js";
 import { entries, MOVED, WIDTH } from "./events.js";
-import { bytes, count, duration, exact, spoken, words } from "./format.js";
+import { bytes, count, duration, exact, readableBytes, spoken, words } from "./format.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -150,7 +150,7 @@ function cutOff(model, event) {
  * @param {RecordedEvent} event
  */
 function saved(event) {
-  const size = event.text?.replace(/^\d+/, (digits) => exact(Number(digits))) ?? "its part";
+  const size = event.text === null ? "its part" : readableBytes(event.text);
   const took = `in ${duration(event.end - event.start)}`;
   if (event.op === "copy") return `copied ${size} of a checkpoint ${took}; a thread writes the copy.`;
   if (event.op === "write") return `wrote ${size} of a checkpoint ${took}, beside the training.`;
@@ -288,5 +288,6 @@ function passed(model, event) {
 export function caption(model, i) {
   const event = model.event(i);
   const did = deed(model, event);
-  return did === null ? `Rank ${event.rank}: ${event.text || `${words(event.op)}.`}` : `Rank ${event.rank} ${did}`;
+  if (did !== null) return `Rank ${event.rank} ${did}`;
+  return `Rank ${event.rank}: ${event.text ? readableBytes(event.text) : `${words(event.op)}.`}`;
 }

@@ -42,7 +42,7 @@ export function tellTotal(t) {
     `At its update rank ${me} held ${bytes(held)} of parameters, gradients and optimizer state.`,
     `All of it would be ${bytes(all)}.`,
     t.ranks > 1
-      ? `In the step it sent ${bytes(sent)}${timesAll(t, sent, state.parameters.all)}.`
+      ? `In the step it sent ${bytes(sent)}${timesAll(t, sent, state.parameters)}.`
       : "It sent nothing. There is nobody else.",
   ];
   const [update] = facts.updates();
@@ -51,11 +51,11 @@ export function tellTotal(t) {
 }
 
 /**
- * How often the bytes of all parameters fit into what was sent.
- * @param {Teller} t @param {number} sent @param {number} all
+ * How often the bytes of all parameters fit into what was sent, which was padded.
+ * @param {Teller} t @param {number} sent @param {{ all: number, padded: number }} parameters
  */
-function timesAll(t, sent, all) {
-  const passes = sent / ((all * (t.ranks - 1)) / t.ranks);
+function timesAll(t, sent, { all, padded }) {
+  const passes = sent / ((padded * (t.ranks - 1)) / t.ranks);
   const near = Math.round(passes);
   if (Math.abs(passes - near) > 0.02 || near < 1 || t.story.uneven)
     return `, ${(sent / all).toPrecision(2)} times as much as all parameters`;

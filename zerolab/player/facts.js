@@ -233,23 +233,48 @@ export class Facts {
 
   /**
    * Bytes of parameters, gradients and optimizer state of the example's rank at its update, and what they would be if
-   * it held all; null where one of them is not there.
+   * it held all, and padding as well; null where one of them is not there.
    */
   state() {
     const { model, me } = this;
     const update = this.updates().find((i) => model.columns.rank[i] === me);
     if (update === undefined) return null;
     const live = model.liveAt(update);
-    /** @type {Record<string, { held: number, all: number }>} */
+    /** @type {Record<string, { held: number, all: number, padded: number }>} */
     const of = {};
     for (const category of STATE) {
       const elements = model.heldElements(me, category, update);
       if (!live[category] || !elements) return null;
       const units = model.units.filter(({ frozen }) => category === "parameters" || !frozen);
-      const all = units.reduce((sum, { padded }) => sum + padded, 0);
-      of[category] = { held: live[category], all: (live[category] / elements) * all };
+      const all = units.reduce((sum, unit) => sum + this.#kept(unit), 0);
+      const padded = units.reduce((sum, unit) => sum + unit.padded, 0);
+      const each = live[category] / elements;
+      of[category] = { held: live[category], all: each * all, padded: each * padded };
     }
-    return /** @type {Record<State, { held: number, all: number }>} */ (of);
+    return /** @type {Record<State, { held: number, all: number, padded: number }>} */ (of);
+  }
+
+  /**
+   * Elements of a unit that all ranks together keep at their updates: FSDP2 keeps no padding, though it sends some.
+   * @param {Unit} unit
+   */
+  #kept({ name, padded }) {
+    const { model, ranks } = this;
+    // The end may be with ranks that are not here.
+    if (ranks.length < model.worldSize || this.#keepsPadding()) return padded;
+    const ends = this.updates().flatMap((i) => model.held(model.columns.rank[i], "parameters", name, i));
+    return Math.max(0, ...ends) || padded;
+  }
+
+  /** Whether the last rank's optimizer state is as large as the first's, for fewer elements: the rest is padding. */
+  #keepsPadding() {
+    const { model } = this;
+    const updates = this.updates();
+    const [first, last] = [updates[0], updates[updates.length - 1]].map((i) => ({
+      bytes: model.liveAt(i).optimizer_state,
+      elements: model.heldElements(model.columns.rank[i], "optimizer_state", i),
+    }));
+    return last.bytes === first.bytes && last.elements < first.elements;
   }
 
   /**

@@ -23,6 +23,14 @@ export function exact(number) {
 }
 
 /**
+ * A text of the recording with thousands separators in its bytes: "212400 bytes existed" -> "212,400 bytes existed".
+ * @param {string} text
+ */
+export function readableBytes(text) {
+  return text.replace(/(?<!\S)\d+(?= bytes?\b)/g, (digits) => exact(Number(digits)));
+}
+
+/**
  * Three significant digits without an exponent: 1.8432 -> "1.84", 184.32 -> "184".
  * @param {number} value
  */

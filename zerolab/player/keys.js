@@ -78,13 +78,18 @@ export function listen(root, player) {
   root.addEventListener("click", (event) => {
     const button = /** @type {HTMLElement} */ (event.target).closest("button");
     if (event.detail && button?.matches(":focus")) player.root.focus({ preventScroll: true });
+    else if (button) keepFocus(player.root, button);
   });
   root.addEventListener("keydown", (event) => {
     const target = /** @type {HTMLElement} */ (event.target);
     const { tagName, classList } = target;
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (tagName === "SELECT" && event.key !== "Escape") return;
-    if (event.key === "Escape") leaveOff(player);
+    const focused = document.activeElement;
+    if (event.key === "Escape") {
+      leaveOff(player);
+      keepFocus(player.root, focused);
+    }
     // Radio buttons keep the keys by which they are chosen.
     if (tagName === "INPUT" && (event.key === " " || event.key.startsWith("Arrow"))) return;
     if ((tagName === "BUTTON" || tagName === "SUMMARY") && event.key === " ") return;
@@ -96,7 +101,19 @@ export function listen(root, player) {
     event.preventDefault();
     event.stopPropagation();
     action(player);
+    keepFocus(player.root, focused);
   });
+}
+
+/**
+ * Gives the player the focus where what had it within is gone: else it would be the page's, and a notebook's keys would
+ * edit the notebook.
+ * @param {HTMLElement} root @param {Element | null} had
+ */
+function keepFocus(root, had) {
+  const at = document.activeElement;
+  const isGone = had && (!had.isConnected || !had.getClientRects().length || had.matches(":disabled"));
+  if (isGone && (at === had || at === document.body)) root.focus({ preventScroll: true });
 }
 
 /**

@@ -102,7 +102,7 @@ function worths({ palette, model, story, values }) {
   return [
     ...(values.reductions.size ? [swatch("local gradient", local)] : []),
     ...(values.arrivals.size ? [swatch("stale", stale), framed("new, not sent yet", palette.ink)] : []),
-    ...(model.worldSize > 1 && model.units.some(({ owners }) => !owners)
+    ...(model.worldSize > 1 && model.units.some(({ owners, padded }) => padded && !owners)
       ? [swatch(whole, { colour: palette.copy, ...SHEET, stroke: palette.paper })]
       : []),
   ];

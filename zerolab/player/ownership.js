@@ -1,5 +1,6 @@
 // Who holds what right now: a row per rank, a line per category, units side by side, true to their sizes.
 
+import { unitsAbout } from "./amid.js";
 import { gutter } from "./axis.js";
 import { ownersOf } from "./derived.js";
 import { MOVED } from "./events.js";
@@ -101,7 +102,12 @@ export class Ownership {
     this.over.clear();
     const told = hover ?? event;
     if (flights) {
-      unitNames(this, palette, frame.beat?.units.map(({ name }) => name) ?? []);
+      const units = frame.beat ? unitsAbout(frame.beat) : [];
+      unitNames(
+        this,
+        palette,
+        units.map(({ name }) => name),
+      );
       this.moving = flights.draw(this, frame);
       // No arrows of the hovered event: it is of another time than what is held here.
       if (hover) this.#light(model, palette, hover);

@@ -20,8 +20,10 @@ export class Panels {
   /** @param {boolean} [shown] */
   toggleHelp(shown = Boolean(this.help.hidden)) {
     if (shown) this.toggleFilter(false);
+    const inside = this.help.contains(document.activeElement); // no longer, as soon as it is hidden
     this.help.hidden = !shown;
     this.helpButton.setAttribute("aria-expanded", String(shown));
+    if (!shown && inside) this.helpButton.focus();
   }
 
   /** @param {boolean} [shown] */

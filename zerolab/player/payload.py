@@ -198,12 +198,21 @@ def _units(recording: "Recording", tables: Tables, held: Held) -> list[dict[str,
 
 def describe(recording: "Recording") -> str:
     """The recording in one sentence that is the same on every machine: it names no times and counts no waits."""
-    steps = max((e.step for rank in recording.ranks for e in rank.events), default=0)
     what = f"{recording.title}, {'simulated' if recording.info.simulated else 'recorded'}"
     first = recording.ranks[0].events if recording.ranks else ()
     saves = sum(event.op in ("save", "copy") for event in first if event.kind == "save")
     saved = f", {count(saves, 'save')}" if saves else ""
-    return f"{what}: {count(steps, 'training step')}, {recording.counted}, {len(recording.units)} units{saved}"
+    return f"{what}: {_steps(recording)}, {recording.counted}, {len(recording.units)} units{saved}"
+
+
+def _steps(recording: "Recording") -> str:
+    """How many training steps there are; of a run that broke off how many were done, and in which one it did."""
+    begun = max((e.step for rank in recording.ranks for e in rank.events), default=0)
+    if all(rank.complete for rank in recording.ranks):
+        return count(begun, "training step")
+    done = min(recording.info.steps, begun)
+    broken = f", cut off in step {done + 1}" if done < begun else ""
+    return f"{count(done, 'training step')}{broken}"
 
 
 def payload(recording: "Recording") -> dict[str, object]:

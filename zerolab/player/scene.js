@@ -14,6 +14,7 @@ import { Panels } from "./panels.js";
 import { sentenceOf } from "./room.js";
 import { rankBadge } from "./rows.js";
 import { SourcePane } from "./source.js";
+import { actOf } from "./steps.js";
 import { ghostOf, pointAt } from "./strata.js";
 import { paneOf } from "./tiles.js";
 import { Timeline } from "./timeline.js";
@@ -323,7 +324,7 @@ export function narrate(player, event) {
   }
   say(scene.card, onCard(model, event));
   if (beat) {
-    const act = { setup: "setup", aside: "aside", share: "update" }[String(beat.act)] ?? beat.act;
+    const act = actOf(beat);
     say(scene.why, player.resting || beat.caption);
     say(scene.where, beat.step ? `step ${beat.step}${story.steps ? ` · ${act}` : ""}` : "setup");
     const about = beat.places[0] ?? index;

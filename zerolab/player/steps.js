@@ -6,6 +6,7 @@ import { lastAtMost } from "./model.js";
 /**
  * @import { Model } from "./model.js"
  * @import { Player } from "./player.js"
+ * @import { Beat } from "./types.d.ts"
  */
 
 /** The share of a beat's time on the screen after which its pieces are well on their way. */
@@ -44,9 +45,16 @@ export class Steps {
     this.#to(beats.ends(place) ? beats.list[place].t1 - 1 : under);
   }
 
-  /** @param {number} direction */
+  /**
+   * By beats the phases are those that are told with them.
+   * @param {number} direction
+   */
   phase(direction) {
-    this.#on(({ model, index }) => nextPhase(model, index, direction));
+    const { beats, byBeats, clock } = this.player;
+    if (!byBeats) return this.#on(({ model, index }) => nextPhase(model, index, direction));
+    this.player.pause();
+    const found = beats.list[nextAct(beats.list, beats.at(clock.time), direction, clock.time)];
+    if (found) this.#to(found.t0);
   }
 
   /** @param {number} direction */
@@ -100,6 +108,26 @@ export class Steps {
     this.player.pause();
     if (this.player.model.count) this.player.goto(place(this.player));
   }
+}
+
+/**
+ * The name of a beat's act: to send new parameters is a part of the update.
+ * @param {Beat} beat
+ */
+export function actOf({ act }) {
+  return act === "share" ? "update" : act;
+}
+
+/**
+ * The beat that begins the next act; backwards the one that began this act, or, from there, the act before.
+ * @param {Beat[]} list @param {number} place @param {number} direction @param {number} time
+ */
+function nextAct(list, place, direction, time) {
+  const isBeginning = (/** @type {number} */ k) =>
+    k === 0 || actOf(list[k]) !== actOf(list[k - 1]) || list[k].step !== list[k - 1].step;
+  let at = direction < 0 && time > list[place]?.t0 ? place : place + direction;
+  while (list[at] && !isBeginning(at)) at += direction;
+  return at;
 }
 
 /**

@@ -41,6 +41,8 @@ export function telling(beat, model, story) {
     const batch = story.passes || story.divided.size ? "" : ` of ${whose} own batch`;
     return atStart(`${unit}: ${who} ${does} ${what}${batch}.${never}`);
   }
+  if (beat.amid && !never && !differing(beat, model))
+    return atStart(`${spoken(beat.amid.name)}: ${amid(beat, model)}.`);
   const numel = model.columns.numel[beat.places[0]];
   const does = `${differing(beat, model) || sending(beat, model, story, never !== "")}.${never}`;
   if (beat.op === "barrier") return capital(does);
@@ -87,7 +89,8 @@ function differing({ places }, { columns, payload }) {
 function sending({ op, act, places, units }, model, story, isBroken) {
   const { group } = model.event(places[0]);
   const ranks = group?.length ?? model.worldSize;
-  const whole = !model.units.length;
+  const forward = act === "forward"; // in which there are no gradients yet
+  const whole = !model.units.length || forward;
   const some = ranks < model.worldSize;
   const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
   const number = story.uneven && !story.divided.size ? "" : `${exact(ranks)} `; // some may have nothing
@@ -104,7 +107,7 @@ function sending({ op, act, places, units }, model, story, isBroken) {
     return whole
       ? `each rank gets the sum${theirs} of its own part`
       : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
-  const gradients = whole || act === "forward" ? "" : "gradients are ";
+  const gradients = whole ? "" : "gradients are ";
   if (op === "all_reduce")
     return !gradients || some
       ? `${gradients}added up over ${whose}, which all get the sum`
@@ -116,4 +119,21 @@ function sending({ op, act, places, units }, model, story, isBroken) {
       ? `the owners send their new parameters to all${theirs}`
       : `one rank sends its values to all others${theirs}`;
   return op === "barrier" ? `${whose} wait for each other` : `${words(op)} between ${exact(ranks)} ranks`;
+}
+
+/**
+ * What a collective within a unit's pass does. What it sends is not recorded, nor whether it adds that up: a backward
+ * may send gradients of the unit before, or compute a forward once more.
+ * @param {Beat} beat @param {Model} model
+ */
+function amid({ op, act, places }, model) {
+  const { group, numel } = model.event(places[0]);
+  const ranks = group?.length ?? model.worldSize;
+  const [whose, theirs] =
+    ranks < model.worldSize ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
+  const what = `within its ${act}, ${count(numel, "element")} ${numel === 1 ? "is" : "are"}`;
+  if (op === "all_reduce") return `${what} combined over ${whose}, which all get the result`;
+  if (op === "reduce_scatter") return `${what} combined over ${whose}, each of which gets its own part of the result`;
+  if (op === "all_gather") return `${what} gathered, so every rank${theirs} has all of them`;
+  return `within its ${act}, ${words(op)} between ${exact(ranks)} ranks, of ${count(numel, "element")}`;
 }

@@ -238,6 +238,8 @@ export interface Beat extends View {
   kind: "collective" | "compute" | "update" | "keep";
   op: string;
   units: Unit[];
+  /** The unit that ranks compute in parts, within whose pass it sends something. */
+  amid: Unit | null;
   act: Act;
   step: number;
   busy: number;

@@ -24,7 +24,7 @@ _INSIDE = {
     DEEPSPEED: "module",
 }
 
-_PREFIXES = re.compile(r"_(fsdp_wrapped_module|orig_mod|checkpoint_wrapped_module)\.")
+_PREFIXES = re.compile(r"\b_(fsdp_wrapped_module|orig_mod|checkpoint_wrapped_module)\.")
 
 COMPILED_EAGER = (
     "this model is compiled, but while memory is recorded torch executes it uncompiled, operation by operation: bytes "

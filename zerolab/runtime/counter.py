@@ -190,7 +190,7 @@ class _Counter(Observer):
         """Notes where a call begins. Raises RuntimeError if another rank has asked for another one instead."""
         members, numel, itemsize, peer, group, parts = request
         order = self.order if self.order is not None and dist.is_initialized() else None
-        travels = travels if travels and order is not None else parts
+        travels = (travels or parts) if order is not None else ""  # gloo adds up what is sent as one, however it is cut
         place = stack.locate(sys._getframe(2))
         with self._writing:
             if self._thread.key is not self._owner:

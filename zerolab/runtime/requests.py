@@ -77,11 +77,13 @@ class Reader:
             return None
         if self._may_be_collected and (group or dist.group.WORLD) in _world.pg_coalesce_state:
             return None
-        members, number = circle_of(group)
-        sent = given.get(self._sized)
+        if isinstance(group, (str, tuple, DeviceMesh)):
+            group = _resolved(group)
         if self._sized == "self":  # functional collectives, which name it so, count a root within its group
             given["group_src"] = given.pop("src", None)
-        return Request(members, *_size(sent), _peer(given, _resolved(group)), number, _parts(sent))
+        numel, itemsize, parts = _sizes(given.get(self._sized))
+        members, number = circle_of(group)
+        return Request(members, numel, itemsize, _peer(given, group), number, parts)
 
     def refuse_what_crashes_gloo(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Raises ValueError for a message to nobody, to this rank itself, or from a GPU's memory: gloo checks none."""
@@ -114,25 +116,25 @@ def request_of_native(name: str, args: tuple[Any, ...]) -> Request:
     handle = next(argument for argument in args if isinstance(argument, torch.ScriptObject))
     group = dist.ProcessGroup.unbox(handle)
     given = args[1] if name in ("all_gather", "reduce_scatter_tensor") else args[0]
-    size, parts = ((-1, 0), "") if name == "all_to_all" else (_size(given), _parts(given))
+    numel, itemsize, parts = (-1, 0, "") if name == "all_to_all" else _sizes(given)
     peer = dist.get_global_rank(group, args[2]) if name == "broadcast" else -1
     members, number = circle_of(group)
-    return Request(members, *size, peer, number, parts)
+    return Request(members, numel, itemsize, peer, number, parts)
 
 
-def _size(given: Any) -> tuple[int, int]:
-    """Elements, and bytes of one of them, of a tensor or of several; of anything else, what is not compared."""
+def _sizes(given: Any) -> tuple[int, int, str]:
+    """Elements, bytes of one of them and, of several tensors that are sent as one, the sizes of each.
+
+    Their sum would hide another order. -1, 0 and nothing if this is no tensor.
+    """
+    if isinstance(given, torch.Tensor):
+        return given.numel(), given.element_size(), ""
     tensors = tensors_in(given)
-    return (sum(tensor.numel() for tensor in tensors), tensors[0].element_size()) if tensors else (-1, 0)
-
-
-def _parts(given: Any) -> str:
-    """The sizes of several tensors that are sent as one, of which the sum would hide another order; else nothing."""
-    sizes = [tensor.numel() for tensor in tensors_in(given)]
-    text = f"{'+'.join(map(str, sizes))} elements"
-    if len(text) > board.LONGEST_NAME:
+    sizes = [tensor.numel() for tensor in tensors]
+    text = f"{'+'.join(map(str, sizes))} elements" if len(sizes) > 1 else ""
+    if len(text) > board.LONGEST_NAME and all(type(size) is int for size in sizes):  # symbols have no hash
         text = f"{len(sizes)} tensors, {hash(tuple(sizes)):x}"
-    return text if len(sizes) > 1 else ""
+    return (sum(sizes), tensors[0].element_size(), text) if tensors else (-1, 0, "")
 
 
 def watch_native_code(start: Callable[[str, tuple[Any, ...]], Callable[[Any], None] | None]) -> None:
@@ -165,12 +167,9 @@ def _told(overload: Any, name: str, start: Callable[..., Callable[[Any], None] |
     return kernel
 
 
-def _resolved(group: Any) -> Any:
-    """A group, which functional collectives also take as its name, a mesh, or a mesh and its dimension."""
-    if isinstance(group, (str, tuple, DeviceMesh)):
-        named: Any = group  # torch's own type for it is narrower than what it takes
-        return dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
-    return group
+def _resolved(named: Any) -> Any:
+    """The group of a name, a mesh, or a mesh and its dimension, all of which functional collectives take."""
+    return dist.distributed_c10d._resolve_process_group(_functional_collectives._resolve_group_name(named))
 
 
 def address_of(tensor: torch.Tensor) -> int:
@@ -185,7 +184,6 @@ def circle_of(group: Any) -> tuple[int, int]:
     `split_group` makes, have no number, but a name that the ranks may not agree on: those of the same ranks are
     not told apart.
     """
-    group = _resolved(group)
     if not isinstance(group, dist.ProcessGroup) or group is dist.group.WORLD:
         return 0, 0
     ranks, name = dist.get_process_group_ranks(group), group.group_name
@@ -198,6 +196,6 @@ def _peer(given: Mapping[str, Any], group: Any) -> int:
         if isinstance(peer := given.get(of_all), int):
             return peer
         if isinstance(within := given.get(of_group), int):
-            known = isinstance(group, dist.ProcessGroup) and within < group.size()
+            known = isinstance(group, dist.ProcessGroup) and 0 <= within < group.size()
             return dist.get_global_rank(group, within) if known else within
     return -1

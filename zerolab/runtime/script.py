@@ -22,6 +22,7 @@ import torch.distributed as dist
 from zerolab.recording.patches import replace
 
 LONGEST = 20.0  # seconds that gloo's threads are waited for, on however busy a machine
+LOCAL_RANK = "--local_rank", "--local-rank"
 _TELLING = "State:", "voluntary_ctxt_switches:", "nonvoluntary_ctxt_switches:"
 _RESTS = "State:\tS (sleeping)"
 
@@ -29,14 +30,15 @@ _RESTS = "State:\tS (sleeping)"
 def parse(parser: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
     """What a parser makes of a command line whose end is a script, or with `-m` a module, and what that gets."""
     parser.add_argument("-m", dest="module", action="store_true", help="SCRIPT is the name of a module")
-    # DeepSpeed's launcher puts it before everything else, and the script is to get it, as it would without us.
-    parser.add_argument("--local_rank", "--local-rank", help=argparse.SUPPRESS)
+    # Launchers put it before everything else, DeepSpeed's as the first, and the script is to get it.
+    for spelling in LOCAL_RANK:
+        parser.add_argument(spelling, dest=spelling, help=argparse.SUPPRESS)
     # Script and arguments in one: between two, argparse would take a `--` for its own.
     parser.add_argument("command", nargs=argparse.PARSER, metavar="script", help="what is to be run, and what it gets")
     options = parser.parse_args(arguments)
     options.script, *options.arguments = options.command[options.command[0] == "--" :]
-    if options.local_rank is not None:
-        options.arguments.insert(0, f"--local_rank={options.local_rank}")
+    told = {spelling: vars(options)[spelling] for spelling in LOCAL_RANK}
+    options.arguments[:0] = [f"{spelling}={rank}" for spelling, rank in told.items() if rank is not None]
     if not options.module and not Path(options.script).is_file():
         parser.error(f"there is no file {options.script!r}; for a module write -m before its name")
     return options

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
-from zerolab.names import check_count, check_fraction
+from zerolab.names import check_count, check_fraction, check_type
 from zerolab.theory.nccl import PASSES, Group
 from zerolab.theory.seconds import matrix_part
 
@@ -29,7 +29,8 @@ checkpointing on H100 and A100, in the fitting half of tests/published_runs.csv.
 class Hardware:
     """What the ranks run on: one GPU per rank, `gpus_per_node` of them connected by the GPU's link, nodes by `network`.
 
-    Raises ValueError for a count below 1, a part outside (0, 1], or negative seconds.
+    Raises TypeError for a GPU or network that is not the catalog's or like it, ValueError for a count below 1, a part
+    outside (0, 1], or negative seconds.
     """
 
     gpu: Gpu  # each rank's own
@@ -43,7 +44,10 @@ class Hardware:
     on_gpu: bool = True  # whether torch and the engines act as on GPUs: norms in one kernel, late waits as over NCCL
 
     def __post_init__(self) -> None:
-        check_count("number of GPUs in a node", self.gpus_per_node)
+        check_type("gpu", self.gpu, Gpu, "one of the catalog, such as zerolab.catalog.gpu('h100')")
+        check_type("network", self.network, Link, "one of the catalog, such as zerolab.catalog.link('infiniband-ndr')")
+        count = check_count("number of GPUs in a node", self.gpus_per_node)
+        object.__setattr__(self, "gpus_per_node", count)
         check_fraction("utilisation", self.matrix_part)
         check_fraction("memory utilisation", self.memory_utilisation)
         if not self.operation_seconds >= 0:

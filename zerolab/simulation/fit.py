@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from zerolab import catalog, theory
@@ -49,10 +50,12 @@ def fit(
     checkpointing: Checkpointing | Sequence[Checkpointing] = CHECKPOINTING,
     units: type | str | list[str] | None = None,
     micro_batches: int = 1,
+    sync_each_batch: bool = False,
     gpu: str = "h100",
     memory: float | None = None,
     network: str = "infiniband-ndr",
     gpus_per_node: int = 8,
+    hardware: Hardware | None = None,
     options: Mapping[str, Any] | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Fit:
@@ -68,33 +71,51 @@ def fit(
         loss_fn: of outputs and targets, a scalar; None: the model's own, cross-entropy of tokens, or squared error.
         rows: sequences per rank, the first dimension of the batch; None takes that of `inputs`, or 1.
         length: tokens per sequence, if any; None takes that of `inputs`, or the model's positions, at most 2048.
-        stages: of ddp, zero1, zero2, zero3, fsdp2, hsdp; None takes all, hsdp where there are several nodes.
+        stages: of ddp, zero1, zero2, zero3, fsdp2, hsdp; None takes all that have the options, hsdp with several nodes.
         precision: "fp32", "bf16" or "fp16"; several joined by commas, or a sequence.
-        checkpointing: "none", "selective" or "block" (see `theory.plan`), a policy for torch's
-            `create_selective_checkpoint_contexts`, a mapping from names of blocks to these, or a list of such.
+        checkpointing: "none", "selective" or "block" (see `theory.plan`), what `create_selective_checkpoint_contexts`
+            takes, a mapping from names of blocks to these, or a list of such.
         units: the blocks, which travel as one: a class or its name, or names of modules; None finds them.
         micro_batches: how many add up to a step.
+        sync_each_batch: whether fsdp2 and hsdp reduce each one's gradients, as in `theory.plan`; no other stage asks.
         gpu: a name of `catalog.GPUS`.
         memory: bytes of one GPU, in place of the catalog's, CUDA's own included (80 GB is 80e9).
         network: a name of `catalog.LINKS`, between nodes; for the seconds.
         gpus_per_node: the ranks that hsdp shards among, each node being a replica; and for the seconds.
-        options: of the engines, such as {"reshard_after_forward": False}, but not `offload` (see `Fit.offload`); of all
-            stages those without one are left out.
+        hardware: a `simulation.costs.Hardware` in place of gpu, network and gpus_per_node; `on_gpu=False` is CPUs.
+        options: of the engines, such as {"reshard_after_forward": False}, but not `offload` (see `Fit.offload`).
         progress: called with a sentence as each row begins.
 
     Raises ValueError for a name, count, file, length or model that cannot be used; TypeError for another type, or a
     function that needs arguments; ImportError without transformers; RuntimeError where the forward fails.
     """
-    device, options = catalog.gpu(gpu), options or {}
-    world_size, gpus_per_node = check_count("world size", world_size), check_count("gpus_per_node", gpus_per_node)
-    chosen = _stages(stages, options, nodes=has_nodes(world_size, gpus_per_node))
-    cases = _cases(chosen, precision, checkpointing, device)
-    hardware = Hardware(device, catalog.link(network), gpus_per_node)
-    asked, room = own.own(model, inputs, targets), usable(device.memory_bytes if memory is None else memory)
+    hardware, options = _hardware(hardware, gpu=gpu, network=network, gpus_per_node=gpus_per_node), options or {}
+    cases = _cases(_stages(stages, options, world_size, hardware), precision, checkpointing, hardware.gpu)
+    asked, room = own.own(model, inputs, targets), usable(hardware.gpu.memory_bytes if memory is None else memory)
     loss_fn = loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0)
-    question = Question(asked, [], world_size, rows, length, hardware, room, loss_fn, micro_batches, options)
-    question = _with_shapes(question, units)
+    counted = micro_batches, options, _sync(sync_each_batch)
+    question = _with_shapes(Question(asked, [], world_size, rows, length, hardware, room, loss_fn, *counted), units)
     return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
+
+
+def _hardware(given: Hardware | None, **named: Any) -> Hardware:
+    """The hardware that was given, or that of these names.
+
+    Raises TypeError for anything else, ValueError for both: what `hardware` says of these would win unnoticed.
+    """
+    if given is None:
+        nodes = check_count("gpus_per_node", named["gpus_per_node"])
+        return Hardware(catalog.gpu(named["gpu"]), catalog.link(named["network"]), nodes)
+    check_type("hardware", given, Hardware, "a Hardware, or gpu, network and gpus_per_node by themselves")
+    usual = signature(fit).parameters
+    if besides := [name for name, value in named.items() if value != usual[name].default]:
+        raise ValueError(f"hardware= says what {' and '.join(besides)} would: leave it out, or give it to Hardware")
+    return given
+
+
+def _sync(given: bool) -> bool:
+    check_known("sync_each_batch", given, (False, True))  # "no" would be true
+    return given
 
 
 def _with_shapes(question: Question, units: type | str | list[str] | None) -> Question:
@@ -142,8 +163,11 @@ def _answers(
     return cells, list(dict.fromkeys(notes))
 
 
-def _stages(stages: str | Sequence[str] | None, options: Mapping[str, Any], *, nodes: bool) -> list[str]:
+def _stages(
+    stages: str | Sequence[str] | None, options: Mapping[str, Any], world_size: int, hardware: Hardware
+) -> list[str]:
     """The stages that were named, or all that have the options; hsdp with several nodes alone."""
+    nodes = has_nodes(check_count("world size", world_size), hardware.gpus_per_node)
     check_type("options", options, Mapping, "a mapping of the engines' options to their values")
     if stages is None:
         possible = [stage for stage in STAGES if stage != "hsdp" or nodes]

@@ -11,6 +11,7 @@ from zerolab.recording.events import count as counted
 from zerolab.simulation import own
 from zerolab.simulation.fake import SIMULATED
 from zerolab.simulation.needs import SIZES, Cell, Question, check_options, effort, in_words, name_of, options_of, row_of
+from zerolab.simulation.unlike_plan import unlike_plan
 from zerolab.tables import Table, Value
 from zerolab.theory import forms, systems
 from zerolab.theory.activations import CHECKPOINTING
@@ -30,7 +31,7 @@ class Fit(Table):
 
     `needs` is the sum of the terms before it (`needs.TERMS`), in bytes; `lacks` what is missing of `usable`, which is
     the GPU's memory less CUDA's own; `first` what to change first, None where `answer` says what helps; `blocks` says
-    which modules travel as one; `notes` says what is missing.
+    which modules travel as one; `notes` says what is missing, and what `theory.plan` counts otherwise.
     """
 
     def __init__(self, question: Question, cells: Sequence[Cell], notes: Sequence[str]) -> None:
@@ -38,7 +39,8 @@ class Fit(Table):
         self._others: list[Cell] = []  # what was asked besides, in other precisions and checkpointings
         self.blocks = own.described(question.model(), question.units)
         why = dict.fromkeys(str(cell.seen["why"]) for cell in cells if cell.recording is None)
-        self.notes = [*notes, *(f"no activations: {text}; below is the state alone" for text in why)]
+        self.notes = [*notes, *unlike_plan(question, (cell.stage for cell in cells))]
+        self.notes += [f"no activations: {text}; below is the state alone" for text in why]
         rows = [
             row_of(cell, self.usable, self._first(cell), several=len({c.precision for c in cells}) > 1)
             for cell in cells
@@ -108,7 +110,9 @@ class Fit(Table):
         chosen = self.cell(stage, checkpointing, precision)
         cells = [(value, self._changed(chosen, name, value)) for value in values]
         rows = [{name: name_of(value)} | row_of(cell, self.usable, None, several=False) for value, cell in cells]
-        return Table(rows, f"{in_words(chosen)}, by {name}", times=True, sizes=SIZES)
+        asked = [replace(self.question, **self._change(chosen, name, value)) for value, _ in cells]
+        notes = dict.fromkeys(note for each in asked for note in unlike_plan(each, [chosen.stage]))
+        return Table(rows, "\n".join([f"{in_words(chosen)}, by {name}", *notes]), times=True, sizes=SIZES)
 
     def most(self, name: str = "rows", stage: Row = None, checkpointing: Row = None, precision: Row = None) -> int:
         """The most "rows" per rank, or the greatest "length" of a row, that fits, up to 2**20; 0 if not even one does.
@@ -211,7 +215,7 @@ class Fit(Table):
         cell, question = self.cell(stage, checkpointing, precision), self.question
         options = dict(question.options)
         # What FSDP2 keeps gathered until backward is its stage 2; a number is the ranks of a second shard.
-        reshard = options.pop("reshard_after_forward", True)
+        reshard = options.pop("reshard_after_forward", None)
         form = "zero2" if reshard is False else systems.FORMS.get(cell.stage, cell.stage)
         is_known, shards = cell.checkpointing in CHECKPOINTING, question.shards(cell.stage)
         found = settings(
@@ -221,15 +225,25 @@ class Fit(Table):
             cell.checkpointing if is_known else "none",
             offload=offload,
             mesh=(question.world_size // shards, shards) if cell.stage == "hsdp" else None,
-            second_shard=None if isinstance(reshard, bool) else reshard,
+            second_shard=None if isinstance(reshard, bool) else reshard or None,
             micro_batches=question.micro_batches,
         )
         more = [found["not covered"]] if found["not covered"] else []
+        if cell.stage in SIMULATED and question.micro_batches > 1 and not question.sync_each_batch:
+            more.append(
+                "Whole gradients until the last micro-batch, which the table counts: call "
+                "model.set_requires_gradient_sync(False) before all but the last, and (True) before the last, and "
+                "leave out Accelerate's sync_each_batch=True. Otherwise FSDP2 reduces each: ask fit again with "
+                "sync_each_batch=True."
+            )
         if not is_known:
             more.append(f"Checkpointing {cell.checkpointing}: apply it to the blocks yourself, as you gave it to fit.")
         more += [f"The option {name}={name_of(value)} of fit: no line here sets it." for name, value in options.items()]
         found["not covered"] = "\n".join(more) or None
         if found["fsdp2"]:
+            if reshard:  # the engine gives it to the root as well, which FSDP2 by default keeps gathered
+                root = f"fully_shard(model, reshard_after_forward={reshard}, "
+                found["fsdp2"] = found["fsdp2"].replace("fully_shard(model, ", root)
             units = question.units
             kinds = sorted({type(question.model().get_submodule(name)).__name__ for name in units})
             found["fsdp2"] = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n{found['fsdp2']}"
@@ -237,7 +251,6 @@ class Fit(Table):
 
     def _changed(self, cell: Cell, name: str, value: Any, **same: Any) -> Cell:
         case: dict[str, Any] = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.policy}
-        changed: dict[str, Any] = {}
         if name in ("precision", "checkpointing"):
             case[name] = value
             cells, wanted = [*self.cells, *self._others], [*case.values()]
@@ -245,14 +258,18 @@ class Fit(Table):
                 known = [self.question.cell(**case)]
                 self._others += known
             return known[0]
+        return replace(self.question, **self._change(cell, name, value), **same).cell(**case)
+
+    def _change(self, cell: Cell, name: str, value: Any) -> dict[str, Any]:
+        """The fields of the question that differ."""
+        if name in ("precision", "checkpointing"):
+            return {}
         if name == "units":
-            changed = {"units": own.blocks_of(self.question.model(), value)}
-        elif name in Question.COUNTS:
-            changed = {**same, name: check_count(Question.COUNTS[name], value)}
-        else:
-            check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
-            changed = {"options": {**self.question.options, name: value}}
-        return replace(self.question, **changed).cell(**case)
+            return {"units": own.blocks_of(self.question.model(), value)}
+        if name in Question.COUNTS:
+            return {name: check_count(Question.COUNTS[name], value)}
+        check_options(f"option of {cell.stage}", [name], options_of(cell.stage))
+        return {"options": {**self.question.options, name: value}}
 
     def _fits(self, cell: Cell) -> bool:
         return cell.recording is not None and cell.needs <= self.usable

@@ -117,6 +117,7 @@ class Question:
     loss_fn: LossFunction
     micro_batches: int
     options: Mapping[str, Any]
+    sync_each_batch: bool = False
     COUNTS: ClassVar = {
         "world_size": "world size",
         "rows": "number of rows",
@@ -177,6 +178,7 @@ class Question:
                     loss_fn=self.loss_fn,
                     options={"units": self.units, **self.options},
                     micro_batches=self.micro_batches,
+                    sync_each_batch=self.sync_each_batch,
                     begun=partial(_watch, seen, self.micro_batches),
                 )
         except own.FAILURES as error:

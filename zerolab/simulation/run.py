@@ -231,12 +231,13 @@ def execute(
     loss_fn: LossFunction = models.loss,
     options: Mapping[str, Any] = MappingProxyType({}),
     micro_batches: int = 1,
+    sync_each_batch: bool = False,
     begun: Callable[[Recorder, Prepared], object] = lambda *_: None,
 ) -> Executed:
     """One stage on one rank.
 
-    `options` are the engine's; a step adds up `micro_batches` gradients; `begun` is called with the recorder and with
-    what `prepare` made, before the engine is made.
+    `options` are the engine's; a step adds up `micro_batches` gradients, of which FSDP2 reduces each with
+    `sync_each_batch`; `begun` is called with the recorder and with what `prepare` made, before the engine is made.
     """
     clock = Clock(FITTED.contention)
     meter = Meter(clock, hardware, precision)
@@ -253,6 +254,8 @@ def execute(
                     started, waited, meter.work = clock.computed, clock.waited, Work()
                     for _ in range(micro_batches - 1):
                         with engine.accumulate():
+                            if sync_each_batch and stage in SIMULATED:  # as a loop without `accumulate` does
+                                engine.model.set_requires_gradient_sync(True)
                             engine.training_step(inputs, targets, loss_fn)
                     engine.training_step(inputs, targets, loss_fn)
         executed = recorder.finish()  # within the world, which knows the rank and N

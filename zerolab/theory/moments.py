@@ -4,19 +4,22 @@ Not everything is large at the same time: at the loss all activations exist and 
 other way round. So the peak is the largest of a few sums, one for each of these moments:
 
 * `forward of blocks.0` and of the last, under FSDP2 alone, which copies a block out of a buffer and has that before;
+  with it, what the block computes, also what a checkpoint drops;
 * `loss`: everything that the forward kept, and the tensors of the size of the logits (`activations.at_the_loss`);
 * `output`: the gradients of the logits, of the output's weight, and of its input;
 * `backward of blocks.31`, the same of blocks.30, and of the first two: what a checkpoint dropped is there again, and
-  the MLP's first gradients come, while those of the block before are sent;
+  the MLP's first gradients come, while those of the block before are sent; or FSDP2 copies the block out of its buffer;
 * `attention of blocks.31`: what its kernel was given, and the gradients of that; zero3 has gathered the next block, and
   the gradients of the block before are still sent;
 * `gradients of blocks.31`: all exist, while those of the block before are still sent; or twice, copied into the flat;
+  or FSDP2 has released the block, and sends them from another tensor, beside what has come back and its fp32 copy;
 * `root`: its last gradient is computed while the first block's are still being sent; or all of its gradients exist
   twice, as above;
 * `update`: fp32 copies of the gradients, and the temporaries of torch's AdamW, which on a GPU updates all at once;
   where moments have 8 bits, those of one flat in fp32.
 
-A test keeps these sums, but for padding, within 3 % of a simulation, which executes the engines themselves.
+Tests keep these sums within 3 % of a simulation, which executes the engines themselves; docs/planner.md names what they
+leave out.
 """
 
 from __future__ import annotations
@@ -46,6 +49,10 @@ def peak(job: Job, stage: str) -> tuple[str, dict[str, float]]:
     found = moments(job, stage)
     highest = max(found, key=lambda name: sum(found[name].values()))
     return highest, found[highest]
+
+
+def _total(parts: dict[str, float]) -> float:
+    return sum(parts.values())
 
 
 def state_of(job: Job, stage: str) -> dict[str, int]:
@@ -78,16 +85,20 @@ class _Step:
             word * count / tensor for count in (shape.block_params, shape.root_params, shape.num_params)
         )
         self.kept_of_a_gradient = self._kept_of_a_gradient()
-        # FSDP2 has what nodes have added up until backward ends, beside the gradient where that is a copy: in fp32, or
-        # in main memory.
+        # FSDP2 copies a unit out of the buffer that it was gathered in; one rank alone has none.
+        self.is_copied = job.scheme == "fsdp2" and job.shards > 1
+        # It has what nodes have added up until backward ends, beside the gradient where that is another tensor: in
+        # fp32, in main memory, or of the micro-batches before.
         between_nodes = job.scheme == "fsdp2" and job.sharding == "hybrid" and job.nodes > 1
-        self.added_up = (between_nodes and (job.offload or word < FP32_BYTES)) / job.shards
+        is_another = job.offload or word < FP32_BYTES or job.micro_batches > 1
+        self.added_up = (between_nodes and is_another) / job.shards
         # What the micro-batches before have left, which this one's gradients are added to; DeepSpeed's ZeRO-3 allocates
         # that once and for all (runtime/zero/stage3.py, grad_partitions_flat_buffer).
         stays = job.micro_batches > 1 or (job.scheme, stage) == ("deepspeed", "zero3")
         self.before = self.whole * self.kept_of_a_gradient if stays else 0
         # Whether to each as it comes; else those of a unit come beside, and wait for its last.
-        self.adds_at_once = job.scheme == "megatron" or (self.before > 0 and self.kept_of_a_gradient == 1)
+        is_added = self.before > 0 and job.scheme != "fsdp2" and self.kept_of_a_gradient == 1
+        self.adds_at_once = job.scheme == "megatron" or is_added
         self.comes = 0 if self.adds_at_once else self.block
         # The output's gradient comes first, and is kept until the embedding's: both are in the root unit, a GPT's as
         # one.
@@ -103,13 +114,27 @@ class _Step:
         self.logits, self.returned = at_the_loss(shape, *batch, job.logits, tensor=tensor, in_place=in_place)
         self.of_logits = word * shape.vocabulary * job.rows * job.length / job.context / tensor
         self.end = kept_at_the_end(shape, *batch, norms=job.norms, tensor=tensor)
+        self._size_forward()
         self._size_backward(keeps())
+
+    def _size_forward(self) -> None:
+        """The most that the forward of a block has: what it keeps, and what goes as soon as it is used."""
+        job, shape = self.job, self.job.shape
+        # The gradient of a block's input; an activation of that size. A GPT's MLP has four of them at its widest.
+        self.through = job.word * shape.width * job.tokens
+        hidden = 4 * self.through if self.is_gpt else self.through * shape.hidden / shape.width
+        # The MLP's result and the sum with it; or that after attention, its norm, and what the MLP has computed so far.
+        dropped = {
+            "none": 2 * self.through,
+            "selective": 3 * self.through + hidden if self.is_gpt else self.through + 3 * hidden,
+            "block": 2 * self.through + hidden * (2 if self.is_gpt else 3),
+        }
+        self.forward = self.kept + dropped[job.checkpointing]
 
     def _size_backward(self, kept: dict[str, int]) -> None:
         """Sizes within the backward of a block, of which `kept` is what it computes with."""
         job, shape, word = self.job, self.job.shape, self.job.word
-        # The gradient of a block's input. Tensor-parallel ranks multiply whole rows, and gradients come so, too.
-        self.through = word * shape.width * job.tokens
+        # Tensor-parallel ranks multiply whole rows, and gradients come so, too.
         rows, hidden = self.through * job.tensor, self.through * shape.hidden / shape.width
         received = rows * (job.tensor > 1)
         # In the MLP they are wider, and a Llama's has two at once.
@@ -142,10 +167,10 @@ class _Step:
     def moments(self) -> Iterator[tuple[str, dict[str, float]]]:
         """All moments by name, with their parts that are not zero."""
         last = self.depth - 1
-        if self.job.scheme == "fsdp2":
+        if self.is_copied:
             for number, before in {0: self.root, last: self.block if last else self.root}.items():
                 # The block before, or the root, is in its buffer until this one is copied, which then has all it keeps.
-                more = max((before, self.through), (0, self.kept + 2 * self.through), key=sum)
+                more = max((before, self.through), (0, self.forward), key=sum)
                 gathered = self._gathered(number) + self.block + more[0]
                 yield f"forward of blocks.{number}", self._moment(number * self.kept + more[1], gathered, self.before)
         kept: float = self.depth * self.kept + self.end
@@ -154,7 +179,7 @@ class _Step:
         gathered = self._gathered(last, 0, root=self.job.logits == "fused") + second
         yield "loss", self._moment(kept + self.logits, gathered, self.before)
         if self.job.logits != "fused":
-            gathered = self._gathered(last, int(self.job.scheme == "fsdp2")) + second
+            gathered = self._gathered(last, int(self.is_copied)) + second
             kept = max(kept + self.of_logits + self.through, self.depth * self.kept + self.norm)
             yield "output", self._moment(kept + self.returned, gathered, self.before + self.table)
         # Through backward, memory grows or shrinks evenly, so the highest block is one of the first or the last two.
@@ -165,7 +190,7 @@ class _Step:
         twice = 0 if self.job.scheme == "megatron" else self.root + self.root * (not self.adds_at_once)
         if self.job.scheme == "fsdp2":  # the root is released, and sent from another tensor; what comes back is cast
             cast = (self.job.word < FP32_BYTES) / self.job.shards
-            twice = self.table + self.root * (cast + self.kept_of_a_gradient)
+            twice = self.table * self.is_copied + self.root * (cast + self.kept_of_a_gradient)
         blocks = self.whole - self.root
         reduced = blocks * self.added_up + (self.before or blocks * self.kept_of_a_gradient)
         gathered = self._gathered(-1, 0) + self._second(0)
@@ -180,11 +205,16 @@ class _Step:
         blocks = others * self.block
         reduced = self.waiting + blocks * self.added_up + (self.before or blocks * self.kept_of_a_gradient)
         sent = self._sent() * (others > 0)
-        alone, both = (self._gathered(number, blocks) + self._second(number) for blocks in (1, 1 + (number > 0)))
-        yield (
-            f"backward of blocks.{number}",
-            self._moment(activations + self.mlp, both if is_fsdp2 else alone, reduced + self.first + sent),
-        )
+        early = int(number > 0 and (self.is_copied or not is_fsdp2))  # blocks that are gathered before their turn
+        alone, both = (self._gathered(number, blocks) + self._second(number) for blocks in (1, 1 + early))
+        computed = self._moment(activations + self.mlp, both if is_fsdp2 else alone, reduced + self.first + sent)
+        if (
+            self.is_copied and self.stage == "zero3"
+        ):  # before that it is copied out of the buffer that it was gathered in
+            kept, copied = (number + 1) * self.kept + self.returned + self.through, self._gathered(number, 2)
+            before = self._moment(kept, copied + self._second(number + 1), reduced + sent)
+            computed = max(computed, before, key=_total)
+        yield f"backward of blocks.{number}", computed
         # FSDP2 and our engines wait for what is sent when the next is complete; DeepSpeed has waited by now.
         sent *= self.job.scheme in ("zerolab", "fsdp2")
         yield (
@@ -197,7 +227,13 @@ class _Step:
             if self.before and others and not self.adds_at_once:
                 laid_out += self.block * self.kept_of_a_gradient  # the mean of the block before, which is added
             arrived = max(arrived, (activations, reduced + self.comes + laid_out), key=sum)
-        yield f"gradients of blocks.{number}", self._moment(arrived[0], both, arrived[1])
+        gradients = self._moment(arrived[0], both, arrived[1])
+        if is_fsdp2:  # it is released, and sent from another tensor, beside its last gradient; what comes back is cast
+            cast = self.block * (1 + FP32_BYTES / self.job.word * (self.job.word < FP32_BYTES)) / self.job.shards
+            going = self.block + cast + self.first * (self.is_copied and not self.is_gpt)
+            left = self._gathered(number - 1, early) + self._second(number)
+            gradients = max(gradients, self._moment(activations, left, reduced + going), key=_total)
+        yield f"gradients of blocks.{number}", gradients
 
     def _sent(self) -> float:
         """Bytes of a block's gradients while they are sent, beside what is kept, or lies in Megatron's buffer."""

@@ -202,7 +202,7 @@ def plan(
         sharding: among all ranks ("full"), a node's ("hybrid", HSDP), or all and for backward a node's ("hpz", ZeRO++).
         tensor: GPUs of a node that divide each matrix, or the sequence; ZeRO divides among ranks with the same part.
         context: GPUs that divide each sequence, in a ring (context parallelism); the state is divided as without.
-        micro_batches: how many, of `rows` each, add up to a step.
+        micro_batches: how many, of `rows` each, add up to a step; FSDP2 reduces the gradients of each.
 
     Raises ValueError for an unknown name, a number out of range or what does not go together, TypeError for no number.
     """

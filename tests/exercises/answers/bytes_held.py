@@ -75,7 +75,7 @@ def wrong_before_the_update(model, rows, wanted):
 
 
 def wrong_sixteen_times_all(model, rows, wanted):
-    """right is"""
+    """computes all from the parameters"""
     count = sum(p.numel() for p in model.parameters())
     return 4 * count, 4 * count, 8 * count
 
@@ -171,3 +171,13 @@ def wrong_divided_by_ranks(model, rows, wanted):
     gradients = sum(p.grad.nbytes for p in model.parameters() if p.grad is not None)
     state = sum(t.nbytes for each in optimizer.state.values() for t in each.values())
     return parameters, gradients, state // (2 * dist.get_world_size())
+
+
+def wrong_without_the_frozen_one(model, rows, wanted):
+    """leaves the frozen parameter out"""
+    optimizer = torch.optim.Adam(model.parameters())
+    torch.nn.functional.mse_loss(model(rows), wanted).backward()
+    optimizer.step()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    state = sum(t.nbytes for each in optimizer.state.values() for t in each.values())
+    return sum(p.nbytes for p in trained), sum(p.grad.nbytes for p in trained), state

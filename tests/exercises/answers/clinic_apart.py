@@ -162,7 +162,7 @@ def wrong_every_rank_updates_everything(parameters, gradients, optimizer_cls, ra
 
 
 def wrong_gathers_its_own_part(parameters, gradients, optimizer_cls, rank, world_size):
-    """shard 0 is not DDP's either"""
+    """`all_gather` was given that shard, and not the whole tensor"""
     mine = parameters.chunk(world_size)[rank]
     optimizer = optimizer_cls([mine])
     for gradient in gradients:

@@ -100,6 +100,8 @@ class wrong_second_gradient(_Base):
 
 
 class wrong_keep_returns_the_mean(_Base):
+    """`keep` left nothing in `flat.mean`"""
+
     def keep(self, flat, gradient):
         return gradient.div_(self.world_size)
 
@@ -118,6 +120,8 @@ class wrong_a_part_is_owned(_Base):
 
 
 class wrong_reduce_scatter(_Base):
+    """got the mean in shard 0 alone"""
+
     def reduce(self, flat, gradient):
         return reduce_scatter(gradient)
 
@@ -142,8 +146,17 @@ class wrong_keeps_gradients_as_numpy(_Base):
 
 
 class wrong_mean_is_a_number(_Base):
+    """`keep` left a tensor of shape [] in `flat.mean`"""
+
     def keep(self, flat, gradient):
         flat.mean = gradient.mean()
+
+
+class wrong_a_part_is_owned_and_the_whole_mean_kept(_Base):
+    """in `flat.mean`; that which `own` returned has the shape"""
+
+    def own(self, flat):
+        return flat.part(flat.whole)
 
 
 from zerolab.exercises.ddp_engine import MyDDP

@@ -164,3 +164,26 @@ def wrong_frozen_adapters_too(shards, adapters, inputs, gradient, first):
 def wrong_returns_nothing(shards, adapters, inputs, gradient, first):
     """returned nothing"""
     _mean(_own(shards, adapters, inputs, gradient, first))
+
+
+def wrong_own_rows_of_a_weight(shards, adapters, inputs, gradient, first):
+    """multiplies with this rank's rows of a weight alone"""
+    gradients, rows = torch.empty_like(adapters[first:]), shards.shape[1]
+    for layer in reversed(range(first, len(shards))):
+        (down, up), x = adapters[layer], inputs[layer]
+        back = gradient @ up.T
+        gradients[layer - first] = torch.stack([back.T @ x, down @ x.T @ gradient])
+        gradient = gradient.split(rows, dim=1)[dist.get_rank()] @ shards[layer] + back @ down
+    return _mean(gradients)
+
+
+def wrong_reduces_all_adapters(shards, adapters, inputs, gradient, first):
+    """reduces the gradients of all adapters"""
+    everything = torch.zeros_like(adapters)
+    everything[first:] = _own(shards, adapters, inputs, gradient, first)
+    return _mean(everything)[first:]
+
+
+def wrong_last_layer_first(shards, adapters, inputs, gradient, first):
+    """These are the right numbers, in another order."""
+    return _mean(_own(shards, adapters, inputs, gradient, first).flip(0))

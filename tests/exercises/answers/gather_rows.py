@@ -64,7 +64,7 @@ def wrong_filled_up_above(mine, rows):
 
 
 def wrong_rounded_down(mine, rows):
-    """right is"""
+    """At places 6 to 11 stand the rows that belong 1 place further on."""
     most = rows // dist.get_world_size()
     part = torch.nn.functional.pad(mine[:most], (0, 0, 0, max(0, most - len(mine))))
     parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
@@ -73,7 +73,7 @@ def wrong_rounded_down(mine, rows):
 
 
 def wrong_its_own_rows_only(mine, rows):
-    """right is"""
+    """It is `mine` as your function got it."""
     return mine
 
 

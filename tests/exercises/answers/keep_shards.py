@@ -88,7 +88,7 @@ def wrong_whole_at_once(values, sizes):
 
 
 def wrong_returns_the_whole_model(values, sizes):
-    """right is"""
+    """It is `values` as your function got it."""
     units, start = [], 0
     for size in sizes:
         unit = values[start : start + size] if dist.get_rank() == 0 else torch.empty(size)
@@ -110,7 +110,7 @@ def wrong_rank_0s_part(values, sizes):
 
 
 def wrong_forgets_where_it_is(values, sizes):
-    """right is"""
+    """places further to the front"""
     rank, world, shards = dist.get_rank(), dist.get_world_size(), []
     for size in sizes:
         unit = values[:size].clone() if rank == 0 else torch.empty(size)

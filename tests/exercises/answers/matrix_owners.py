@@ -108,7 +108,7 @@ def wrong_everybody_updates(weights, gradients, update):
 
 
 def wrong_nothing_comes_back(weights, gradients, update):
-    """right is"""
+    """keeps what it updates to itself"""
     owners = _largest_first(weights)
     for place, gradient in enumerate(gradients):
         dist.reduce(gradient, dst=owners[place])

@@ -205,7 +205,7 @@ def wrong_not_divided(model, inputs, targets):
 
 
 def wrong_own_log(model, inputs, targets):
-    """for `log`; right is ["""
+    """logs this rank's own losses"""
     return loop(model, sharded(model), inputs, targets, syncs=is_last, last=torch.Tensor.item)
 
 
@@ -217,3 +217,27 @@ def wrong_model_only_returned(model, inputs, targets):
 def wrong_returns_nothing(model, inputs, targets):
     """returned nothing on rank 0. Is a `return` missing?"""
     loop(model, sharded(model), inputs, targets, syncs=is_last)
+
+
+def wrong_log_of_all_micro_batches(model, inputs, targets):
+    """logs the losses of all micro-batches added up"""
+    parts = len(inputs[0])
+    return loop(model, sharded(model), inputs, targets, syncs=is_last, each=lambda loss: parts * loss)
+
+
+def wrong_largest_with_its_sign(model, inputs, targets):
+    """takes the largest number with its sign"""
+    said = []
+    model, log, _ = loop(
+        model, sharded(model), inputs, targets, syncs=is_last, kept=said, as_kept=lambda each: each.max().item()
+    )
+    return model, log, max(said)
+
+
+def wrong_largest_of_the_last_micro_batch(model, inputs, targets):
+    """keeps the largest number of the last micro-batch alone"""
+    said = []
+    model, log, _ = loop(
+        model, sharded(model), inputs, targets, syncs=is_last, kept=said, as_kept=lambda each: each.abs().max().item()
+    )
+    return model, log, said[-1]

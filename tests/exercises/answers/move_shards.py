@@ -109,7 +109,7 @@ def right_blocking_from_the_last(mine, numel, after, rank, world_size):
 
 
 def wrong_keeps_its_shard(mine, numel, after, rank, world_size):
-    """right is"""
+    """It is `mine` as your function got it"""
     return mine if rank < after else mine[:0]
 
 
@@ -142,7 +142,7 @@ def wrong_forgets_what_stays(mine, numel, after, rank, world_size):
 
 
 def wrong_last_gives_all_to_one(mine, numel, after, rank, world_size):
-    """right is"""
+    """It is `mine` as your function got it"""
     if rank == world_size - 1 and after < world_size:
         dist.send(mine, after - 1)
         return mine[:0]
@@ -184,7 +184,7 @@ def wrong_nothing_is_sent(mine, numel, after, rank, world_size):
 
 
 def wrong_zeros_for_what_comes(mine, numel, after, rank, world_size):
-    """right is"""
+    """keeps what stays, and what comes is received into a copy of its place"""
     larger = -(-numel // after)
     whole = torch.zeros(numel)
     first = _span(numel, rank, world_size)[0]

@@ -129,7 +129,7 @@ def wrong_the_bias(path, name):
 
 
 def wrong_first_rows_on_every_rank(path, name):
-    """right is"""
+    """It is what rank 0 should get."""
     with safe_open(path, framework="pt") as file:
         piece = file.get_slice(name)
         return piece[: -(-piece.get_shape()[0] // dist.get_world_size())].clone()

@@ -96,20 +96,19 @@ def right_from_the_last_rank_down(mine, rows, owner, orthogonal, rank):
 
 
 def wrong_each_its_own_rows(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """makes each rank's rows orthogonal by themselves"""
+    world_size = dist.get_world_size()
     return orthogonal(mine)
 
 
 def wrong_the_owner_alone_is_orthogonal(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
-    """right is"""
+    """It is `mine` as your function got it"""
     return orthogonal(mine) if rank == owner else mine
 
 
 def wrong_everybody_gathers(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """bytes; the target is"""
+    world_size = dist.get_world_size()
     pieces = [torch.zeros(-(-rows // world_size), mine.shape[1]) for _ in range(world_size)]
     dist.all_gather(pieces, torch.cat([mine, pieces[0]])[: len(pieces[0])])
     size = len(pieces[0])
@@ -117,8 +116,8 @@ def wrong_everybody_gathers(mine, rows, owner, orthogonal, rank):
 
 
 def wrong_the_owner_sends_the_whole_to_all(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """bytes; the target is"""
+    world_size = dist.get_world_size()
     counts = _counts(rows, world_size)
     whole = torch.empty(rows, mine.shape[1])
     if rank == owner:
@@ -135,14 +134,14 @@ def wrong_the_owner_sends_the_whole_to_all(mine, rows, owner, orthogonal, rank):
 
 
 def wrong_rank_0_does_the_work(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """bytes; the target is"""
+    world_size = dist.get_world_size()
     return _as_it_should_be(mine, rows, 0, orthogonal, rank)
 
 
 def wrong_own_rows_in_front(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """puts the owner's rows in front of the others'"""
+    world_size = dist.get_world_size()
 
     def in_another_order(whole):
         own = whole.split(_counts(rows, world_size))
@@ -152,28 +151,28 @@ def wrong_own_rows_in_front(mine, rows, owner, orthogonal, rank):
 
 
 def wrong_nothing_is_made_orthogonal(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """orthogonalises nothing"""
+    world_size = dist.get_world_size()
     return _as_it_should_be(mine, rows, owner, lambda whole: whole, rank)
 
 
 def wrong_returns_what_it_had(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """orthogonalises nothing"""
+    world_size = dist.get_world_size()
     before = mine.clone()
     _as_it_should_be(mine, rows, owner, orthogonal, rank)
     return before
 
 
 def wrong_returns_nothing(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """returned nothing"""
+    world_size = dist.get_world_size()
     _as_it_should_be(mine, rows, owner, orthogonal, rank)
 
 
 def wrong_waits_for_what_nobody_sends(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """hangs"""
+    world_size = dist.get_world_size()
     if rank != owner:
         dist.recv(mine, owner)
         return mine
@@ -181,8 +180,8 @@ def wrong_waits_for_what_nobody_sends(mine, rows, owner, orthogonal, rank):
 
 
 def wrong_sends_each_row_twice(mine, rows, owner, orthogonal, rank):
-    world_size = dist.get_world_size()
     """bytes; the target is"""
+    world_size = dist.get_world_size()
     if rank == owner:
         for each in range(world_size):
             if each != rank:

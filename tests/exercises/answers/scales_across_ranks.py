@@ -70,7 +70,7 @@ def wrong_without_sign(mine, first, numel, block):
 
 
 def wrong_codes_returned(mine, first, numel, block):
-    """right is"""
+    """returns the whole numbers"""
     numbers = (first + torch.arange(len(mine))) // block
     largest = torch.zeros(-(-numel // block)).scatter_reduce_(0, numbers, mine.abs(), "amax")
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
@@ -150,3 +150,30 @@ def wrong_as_if_shards_were_alike(mine, first, numel, block):
     dist.all_reduce(largest, op=dist.ReduceOp.MAX)
     each = (largest / 127)[numbers]
     return (mine / each).round() * each
+
+
+def wrong_by_128(mine, first, numel, block):
+    """divides the largest by 128"""
+    numbers = (first + torch.arange(len(mine))) // block
+    largest = torch.zeros(-(-numel // block)).scatter_reduce_(0, numbers, mine.abs(), "amax")
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    scales = (largest / 128)[numbers]
+    return (mine / scales).round() * scales
+
+
+def wrong_cut_off(mine, first, numel, block):
+    """rounds towards zero"""
+    numbers = (first + torch.arange(len(mine))) // block
+    largest = torch.zeros(-(-numel // block)).scatter_reduce_(0, numbers, mine.abs(), "amax")
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    scales = (largest / 127)[numbers]
+    return (mine / scales).trunc() * scales
+
+
+def wrong_rounded_down(mine, first, numel, block):
+    """rounds down"""
+    numbers = (first + torch.arange(len(mine))) // block
+    largest = torch.zeros(-(-numel // block)).scatter_reduce_(0, numbers, mine.abs(), "amax")
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    scales = (largest / 127)[numbers]
+    return (mine / scales).floor() * scales

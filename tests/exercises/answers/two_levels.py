@@ -72,7 +72,7 @@ def wrong_not_handed_out(flat, per_node):
 
 
 def wrong_all_of_it_across(flat, per_node):
-    """bytes; the target is"""
+    """adds up the whole flat between the nodes"""
     inside, across = _groups(per_node)
     reduce_scatter(flat, inside).wait()
     dist.all_reduce(flat, group=across)
@@ -98,7 +98,7 @@ def wrong_two_all_reduces(flat, per_node):
 
 
 def wrong_levels_in_each_others_place(flat, per_node):
-    """right is"""
+    """takes ranks of different nodes for a node"""
     inside, across = _groups(per_node)
     reduce_scatter(flat, across).wait()
     dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node], group=inside)
@@ -106,7 +106,7 @@ def wrong_levels_in_each_others_place(flat, per_node):
 
 
 def wrong_part_by_the_node(flat, per_node):
-    """right is"""
+    """takes the part of its node's number"""
     inside, across = _groups(per_node)
     reduce_scatter(flat, inside).wait()
     dist.all_reduce(flat.chunk(per_node)[dist.get_rank() // per_node], group=across)
@@ -114,7 +114,7 @@ def wrong_part_by_the_node(flat, per_node):
 
 
 def wrong_mean(flat, per_node):
-    """right is"""
+    """Each number is 0.25 times the right one."""
     inside, across = _groups(per_node)
     reduce_scatter(flat, inside).wait()
     dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node], group=across)
@@ -123,7 +123,7 @@ def wrong_mean(flat, per_node):
 
 
 def wrong_in_a_new_tensor(flat, per_node):
-    """right is"""
+    """It is `flat` as your function got it: the result has to be written into it."""
     inside, across = _groups(per_node)
     copy = flat.clone()
     reduce_scatter(copy, inside).wait()
@@ -138,3 +138,54 @@ def wrong_gathers_before_it_has_waited(flat, per_node):
     reduce_scatter(flat, inside).wait()
     dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node], group=across)
     all_gather(flat, inside)
+
+
+def wrong_groups_consistently_in_each_others_place(flat, per_node):
+    """started reduce_scatter in the group [0, 2]; it is due in [0, 1]"""
+    across, inside = _groups(per_node)
+    nodes = dist.get_world_size() // per_node
+    reduce_scatter(flat, inside).wait()
+    dist.all_reduce(flat.chunk(nodes)[dist.get_rank() // per_node], group=across)
+    all_gather(flat, inside).wait()
+
+
+def wrong_nothing_is_added_up_in_the_node(flat, per_node):
+    """`reduce_scatter` comes first"""
+    inside, across = _groups(per_node)
+    dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node], group=across)
+    all_gather(flat, inside).wait()
+
+
+def wrong_the_part_of_this_rank_among_all(flat, per_node):
+    """cuts the flat into as many parts as there are ranks"""
+    inside, across = _groups(per_node)
+    reduce_scatter(flat, inside).wait()
+    dist.all_reduce(flat.chunk(dist.get_world_size())[dist.get_rank()], group=across)
+    all_gather(flat, inside).wait()
+
+
+def wrong_parts_of_all_ranks_added_up(flat, per_node):
+    """adds up parts that are not the same"""
+    inside, _ = _groups(per_node)
+    reduce_scatter(flat, inside).wait()
+    dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node])
+    all_gather(flat, inside).wait()
+
+
+def wrong_a_copy_of_the_part(flat, per_node):
+    """leaves the sum over the nodes in a copy of the part"""
+    inside, across = _groups(per_node)
+    reduce_scatter(flat, inside).wait()
+    dist.all_reduce(flat.chunk(per_node)[dist.get_rank() % per_node].clone(), group=across)
+    all_gather(flat, inside).wait()
+
+
+def right_by_a_mesh(flat, per_node):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    shape = dist.get_world_size() // per_node, per_node
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=("across", "inside"))
+    inside = mesh["inside"].get_group()
+    reduce_scatter(flat, inside).wait()
+    dist.all_reduce(flat.view(per_node, -1)[dist.get_rank(inside)], group=mesh["across"].get_group())
+    all_gather(flat, inside).wait()

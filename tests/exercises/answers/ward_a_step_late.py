@@ -70,12 +70,12 @@ def wrong_with_the_second(inputs, targets):
 
 
 def wrong_off_by_one(inputs, targets):
-    """right is"""
+    """never reduces"""
     return trained(inputs, targets, lambda number: number == 3)
 
 
 def wrong_never(inputs, targets):
-    """right is"""
+    """never reduces"""
     return trained(inputs, targets, lambda number: False)
 
 

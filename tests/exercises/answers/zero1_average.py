@@ -357,3 +357,26 @@ def wrong_returns_the_parameters(parameters, gradients, optimizer_cls, rank, wor
     """`zero1` returned a Tensor on rank 0; it should return the optimizer"""
     right_into_grad(parameters, gradients, optimizer_cls, rank, world_size)
     return parameters
+
+
+def wrong_whole_optimizer_over_the_reduced(parameters, gradients, optimizer_cls, rank, world_size):
+    """got the mean in shard 0 alone"""
+    optimizer = optimizer_cls([parameters])
+    for gradient in gradients:
+        reduce_scatter(gradient).wait()
+        parameters.grad = gradient.div_(world_size)
+        optimizer.step()
+        all_gather(parameters).wait()
+    return optimizer
+
+
+def wrong_gathers_its_shard(parameters, gradients, optimizer_cls, rank, world_size):
+    """`all_gather` was given that shard, and not the whole tensor"""
+    mine = parameters.chunk(world_size)[rank]
+    optimizer = optimizer_cls([mine])
+    for gradient in gradients:
+        reduce_scatter(gradient).wait()
+        mine.grad = gradient.chunk(world_size)[rank] / world_size
+        optimizer.step()
+        all_gather(mine).wait()
+    return optimizer

@@ -233,3 +233,13 @@ def wrong_calls_the_shipped_solution(units, batches, optimizer_cls, forward, bac
     from zerolab.exercises.zero3_train import zero3
 
     return zero3(units, batches, optimizer_cls, forward, backward)
+
+
+def wrong_everybody_cuts_the_first_shard(units, batches, optimizer_cls, forward, backward):
+    """rank 1, step 1: unit 0: the optimizer updates shard 0; this rank owns shard 1"""
+    _cut(units, 0, dist.get_world_size())
+    optimizer = optimizer_cls([unit.mine for unit in units])
+    for inputs, loss_gradient in batches:
+        backward(units, loss_gradient(forward(units, inputs)))
+        optimizer.step()
+    return optimizer

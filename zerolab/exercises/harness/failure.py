@@ -25,7 +25,7 @@ def in_words(error: RankError, name: str) -> str:
         )
     if unlimited := _out_of_time(error, name) or _out_of_memory(error, name):
         return unlimited
-    if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait"):
+    if error.exception in ("NotAllowedHere", "UsedAfterRelease", "UsedBeforeWait", "WrongResult"):
         said = without_volatile(error.said)
         return said if error.exception == "NotAllowedHere" else f"rank {error.rank}: {said}"
     # Which of them, is up to what lay there. An abort by gloo itself is another matter: sizes that differ.

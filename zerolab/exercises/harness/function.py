@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.limit import at_most
-from zerolab.exercises.harness.plain import describe, first_difference, likeness, listed, plain, same
+from zerolab.exercises.harness.plain import describe, first_difference, in_common, listed, plain, same
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
 from zerolab.tables import Table
 
@@ -104,8 +104,12 @@ class FunctionTargets(Targets):
             if same(given, values, self.tolerance):
                 return f"{why}. Your function {wrong.says}."
         shared = f": {where}" if (where := _shared(inputs, misses)) else ""
-        related = likeness(given, right, self.tolerance)
-        return f"{why}. Of {len(inputs)} inputs {len(misses)} went wrong{shared}. {related}".rstrip()
+        wrongly, wanted = ([values[number] for number in misses] for values in (given, right))
+        common = in_common(wrongly, wanted, self.tolerance)
+        what = "number" if len(misses) == len(inputs) else "wrong number"
+        verb = "The lists have" if isinstance(wanted[0], list) else f"Each {what} is"
+        related = f" {verb} {common}." if common else ""
+        return f"{why}. Of {len(inputs)} inputs {len(misses)} went wrong{shared}.{related}"
 
 
 def trial(answer: Callable[..., Any], inputs: Inputs, forbids: tuple[str, ...], seconds: float) -> list[Any]:

@@ -18,7 +18,7 @@ from zerolab.exercises.harness.guard import finished_answers_out_of_reach
 from zerolab.exercises.harness.kept import nothing_lost
 from zerolab.exercises.harness.limit import at_most
 from zerolab.exercises.harness.outside import memory_outside_of_torch
-from zerolab.exercises.harness.plain import describe, first_difference, likeness, plain, same
+from zerolab.exercises.harness.plain import FEW, describe, displaced, first_difference, likeness, plain, same
 from zerolab.exercises.harness.recorded import SLACK, judge_waits, outside_in_words, started
 from zerolab.exercises.harness.settings import settings_restored
 from zerolab.exercises.harness.targets import Judgement, Run, Targets
@@ -46,6 +46,8 @@ class RankTargets(Targets):
         collectives: of the number of ranks, the words of the exchanges that a rank starts, as a recording says them.
             Their order is free (a wrong one shows in the value); None allows any. A rank alone may leave them out.
         peers: of a rank and the number of ranks, whom it may send to; None allows everybody.
+        groups: of one rank's arguments, the rank, and the number of ranks, the ranks among which each kind of exchange
+            is due, by its word; None allows any.
         sent: of one rank's arguments and the number of ranks, the elements that it sends; None allows any.
         scratch: of the same, the bytes that it may hold beside its arguments; None allows any.
         seen: what else is read off a recording, of it and all ranks' arguments, before the value is judged.
@@ -59,6 +61,7 @@ class RankTargets(Targets):
     in_place: int | None = None
     collectives: Callable[[int], tuple[str, ...]] | None = None
     peers: Callable[[int, int], tuple[int, ...]] | None = None
+    groups: Callable[[tuple[Any, ...], int, int], dict[str, tuple[int, ...]]] | None = None
     sent: Callable[[tuple[Any, ...], int], float] | None = None
     scratch: Callable[[tuple[Any, ...], int], int] | None = None
     seen: Callable[["Recording", Arguments], Iterator[Judgement]] | None = None
@@ -76,7 +79,7 @@ class RankTargets(Targets):
                 yield from self.seen(recording, arguments)
             given, outside = zip(*recording.results or [], strict=True)
             yield "value", self._judge_value(exercise, arguments, given)
-            made = _first(self._judge_exchanges(rank) for rank in recording.ranks)
+            made = _first(map(self._judge_exchanges, recording.ranks, arguments))
             yield "collectives", made or self._judge_sent(exercise, recording, arguments)
             if self.scratch is not None:
                 free = [self._free(arguments, rank) for rank in range(world_size)]
@@ -116,7 +119,20 @@ class RankTargets(Targets):
             # Where `reads` makes something else of what is returned, that is not what the answer should return.
             missing = ". Is a `return` missing?" if self.reads else f"; it should return {describe(right[silent])}."
             return f"`{exercise.name}` returned nothing on rank {silent}{missing}"
-        return f"{why}. {likeness(given[misses[0]], right[misses[0]], self.tolerance)}".rstrip()
+        return f"{why}. {self._related(exercise, arguments, given[misses[0]], right, misses[0])}".rstrip()
+
+    def _related(self, exercise: "Exercise", arguments: Arguments, given: Any, right: list[Any], rank: int) -> str:
+        """What a rank's wrong value is otherwise, in sentences; empty if that is not known."""
+        if isinstance(given, np.ndarray) and given.size >= FEW:
+            for other, wanted in enumerate(right):
+                if same(given, wanted, self.tolerance) and not same(right[rank], wanted, self.tolerance):
+                    return f"It is what rank {other} should get."
+            for name, argument in zip(exercise.arguments, arguments[rank], strict=True):
+                if isinstance(argument, np.ndarray) and same(given, plain(argument), self.tolerance):
+                    missing = "." if self.in_place is None else ": the result has to be written into it."
+                    return f"It is `{name}` as your function got it{missing}"
+        alike = likeness(given, right[rank], self.tolerance), displaced(given, right[rank], self.tolerance)
+        return " ".join(filter(None, alike))
 
     def _explain_miss(self, rank: int, given: Any, right: Any) -> str:
         part = ""
@@ -127,7 +143,7 @@ class RankTargets(Targets):
         where = first_difference(given, right, self.tolerance)
         return f"{why}: {where}" if where else why
 
-    def _judge_exchanges(self, rank: RankRecording) -> str:
+    def _judge_exchanges(self, rank: RankRecording, arguments: tuple[Any, ...]) -> str:
         made = _exchanges(rank)
         names = [event.op for event in made]
         if self.collectives is not None and (made or rank.world_size > 1):  # alone there is nobody to send to
@@ -140,6 +156,12 @@ class RankTargets(Targets):
                 if event.op == "send" and event.peer not in allowed:
                     only = " and ".join(map(str, allowed))
                     return f"rank {rank.rank} sent to rank {event.peer}; it may send to rank {only} only."
+        due = self.groups(arguments, rank.rank, rank.world_size) if self.groups is not None else {}
+        for event in made:
+            among = event.group or tuple(range(rank.world_size))
+            right = due.get(event.op, among)
+            if set(among) != set(right):
+                return f"rank {rank.rank} started {event.op} in the group {list(among)}; it is due in {list(right)}."
         return ""
 
     def _judge_sent(self, exercise: "Exercise", recording: "Recording", arguments: Arguments) -> str:

@@ -5,8 +5,10 @@ Neither torch nor NumPy is imported: a plain function is also judged in a browse
 
 import math
 import sys
+from collections import Counter
 from decimal import Decimal
 from functools import partial
+from itertools import repeat, takewhile
 from numbers import Real
 from typing import Any
 
@@ -14,6 +16,7 @@ FEW = 6  # elements of an array that are shown one by one
 EXACT = 2**53  # below it every digit of a whole float means something
 HUGE = 10**100  # from here on nobody reads digits, and Python writes no more than some thousand
 ALIKE = 1e-3  # relative difference between what is one multiple of what is right, each rounded as may be
+SUMS_ALIKE = 1e-6  # and between what is added to what is right, as far as digits that cancel out leave it
 NUMBERS = "biufc"  # NumPy's kinds of dtypes: bool, int, unsigned, float, complex
 
 
@@ -143,17 +146,69 @@ def likeness(one: Any, other: Any, tolerance: float) -> str:
         return ""
     if len(left) != len(right) or sum(map(bool, right)) < FEW:
         return ""
-    largest = max(right, key=abs)
-    times = left[right.index(largest)] / largest
-    close = partial(math.isclose, rel_tol=ALIKE, abs_tol=tolerance)
-    if (
-        times
-        and math.isfinite(times)
-        and not close(times, 1)
-        and all(map(close, left, [times * each for each in right]))
-    ):
+    if times := _times(left, right, tolerance):
         return f"Each number is {times:.4g} times the right one."
     return "These are the right numbers, in another order." if same(sorted(left), sorted(right), tolerance) else ""
+
+
+def displaced(one: Any, other: Any, tolerance: float) -> str:
+    """Where the first numbers that differ belong, in a sentence; of a matrix its rows. Empty if that is nowhere.
+
+    `one` is what is, `other` what should be. Fewer than a few in a row are no sign of anything.
+    """
+    if not (_is_array(one) and _is_array(other) and one.ndim == other.ndim > 0):
+        return ""
+    left, right = (each.tolist() if each.ndim == 1 else list(each) for each in (one, other))
+    first = next((place for place, pair in enumerate(zip(left, right, strict=False)) if not same(*pair, tolerance)), 0)
+    places = [place for place, each in enumerate(right) if left and same(left[first], each, tolerance)]
+    if len(places) != 1 or places == [first]:  # where there are several, none is known
+        return ""
+    moved = zip(left[first:], right[places[0] :], strict=False)
+    run = sum(1 for _ in takewhile(lambda pair: same(*pair, tolerance), moved))
+    if run < FEW:
+        return ""
+    far, where = abs(places[0] - first), "further on" if places[0] > first else "further to the front"
+    what = "numbers" if one.ndim == 1 else "rows"
+    places_away = "1 place" if far == 1 else f"{far:,} places"
+    return f"At places {first} to {first + run - 1} stand the {what} that belong {places_away} {where}."
+
+
+def in_common(given: list[Any], right: list[Any], tolerance: float) -> str:
+    """What all of these values are to the right ones, each of which differs; empty if nothing that is known.
+
+    Of lists, that they have the right items; of numbers, by what they are multiplied, or what is added to them.
+    """
+    if all(isinstance(each, list) for each in (*given, *right)):
+        alike = all(
+            Counter(map(repr, one)) == Counter(map(repr, other)) for one, other in zip(given, right, strict=True)
+        )
+        return "the right items, in another order" if alike else ""
+    if not all(map(_is_number, (*given, *right))) or len(set(right)) < FEW or len(set(given)) == 1:
+        return ""
+    if times := _times(given, right, tolerance):
+        return f"{times:.4g} times the right one"
+    more = _more(given, right, tolerance)
+    return f"{describe(abs(more))} {'more' if more > 0 else 'less'} than the right one" if more else ""
+
+
+def _times(left: list[Any], right: list[Any], tolerance: float) -> float:
+    """By what each number is multiplied to give the other; 0 if there is no such factor, or it is 1."""
+    largest = max(right, key=abs)
+    times = left[right.index(largest)] / largest if largest else 0
+    close = partial(math.isclose, rel_tol=ALIKE, abs_tol=tolerance)
+    if math.isfinite(times) and not close(times, 1) and all(map(close, left, [times * each for each in right])):
+        return float(times)
+    return 0.0
+
+
+def _more(left: list[Any], right: list[Any], tolerance: float) -> Any:
+    """What is added to each number to give the other; 0 if nothing is."""
+    by = [one - other for one, other in zip(left, right, strict=True)]
+    if all(isinstance(each, int) for each in by):  # without a digit that is rounded
+        return by[0] if len(set(by)) == 1 else 0
+    alike = all(math.isfinite(each) and math.isclose(each, by[0], rel_tol=SUMS_ALIKE) for each in by)
+    # Beside much that is added the rest would not count: without what is added all has to be right.
+    return by[0] if alike and all(map(same, (each - by[0] for each in left), right, repeat(tolerance))) else 0
 
 
 def describe(value: Any) -> str:

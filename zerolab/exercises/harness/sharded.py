@@ -20,6 +20,7 @@ from zerolab.exercises.harness.plain import Words, kind_of
 
 STEPS, ROWS, WIDTH, OUT = 4, 6, 6, 5
 STACK_STEPS = 3
+FILLING = 512  # bytes of rows that only fill a gathered unit up
 GIVEN = """import torch
 import torch.distributed as dist
 from torch import nn
@@ -66,6 +67,13 @@ class Stack(nn.Module):
             for _ in range(STACK_STEPS)
         ]
         return model
+
+    def held(self, world_size: int) -> tuple[int, int]:
+        """The bytes of a rank's rows, and the most that is whole beside them: two blocks, and what is in none."""
+        rows = sum(weight.chunk(world_size)[0].nbytes for weight in self.parameters())
+        block = sum(weight.nbytes for weight in self.blocks[0].parameters())
+        rest = sum(weight.nbytes for weight in self.parameters()) - len(self.blocks) * block
+        return rows, rest + 2 * block + FILLING
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
         """What the model makes of rows of shape [rows, WIDTH]."""

@@ -74,7 +74,8 @@ class TrainingTargets(Targets):
             yield "outputs", values.judge_outputs(noted, reference, self.value)
         # Only where the parameters are shards may the optimizer update memory that is not the flats' own.
         copies = self.shape == "engine" or "parameters" in self.shards
-        value, weights = values.judge_training(noted, reference, self.value, self.weights, copies=copies)
+        scatters = [any(made.op == "reduce_scatter" for made in recorded.started(rank)) for rank in recording.ranks]
+        value, weights = values.judge_training(noted, scatters, reference, self.value, self.weights, copies=copies)
         yield "value", value
         yield "weights", weights
         yield "return", values.judge_returned(noted, self.returns, exercise.name)

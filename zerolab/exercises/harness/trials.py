@@ -30,6 +30,10 @@ RETURNS = {
 LossGradient = Callable[[torch.Tensor], torch.Tensor]
 
 
+class WrongResult(TypeError):
+    """A method of an engine gave something else than what is asked of it; the message says all there is to say."""
+
+
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """How a training answer is run.
@@ -207,22 +211,39 @@ SHAPES: dict[str, Callable[..., Any]] = {
 
 
 def _watched(answer: Callable[..., Any]) -> Callable[..., Any]:
-    """The class, with methods that say so if they return what they should not: the engine would fail far from them."""
+    """The class, with methods that say so if they give what they should not: the engine would fail far from them."""
 
-    def checked(name: str, what: str, member: str) -> Callable[..., Any]:
+    def checked(name: str, judge: Callable[[Any, Any], str]) -> Callable[..., Any]:
         method = getattr(answer, name)
 
         @functools.wraps(method)
-        def call(*args: Any, **keywords: Any) -> Any:
-            returned = method(*args, **keywords)
-            if not hasattr(returned, member):
-                raise TypeError(f"`{name}` returned {kind_of(returned)}; it should return {what}")
+        def call(self: Any, flat: Any, *args: Any) -> Any:
+            returned = method(self, flat, *args)
+            if why := judge(returned, flat):
+                raise WrongResult(f"`{name}` {why}")
             return returned
 
         return call
 
-    methods = {name: checked(name, *what) for name, what in RETURNS.items() if hasattr(answer, name)}
+    def judge_returned(what: str, member: str, returned: Any, _flat: Any) -> str:
+        return "" if hasattr(returned, member) else f"returned {kind_of(returned)}; it should return {what}"
+
+    judges = {name: functools.partial(judge_returned, *what) for name, what in RETURNS.items()}
+    methods = {name: checked(name, judge) for name, judge in (judges | {"keep": _judge_mean}).items()}
     return type(answer.__name__, (answer,), methods | {"__module__": answer.__module__})  # type: ignore[arg-type]  # an engine's answer is a class
+
+
+def _judge_mean(_returned: Any, flat: Any) -> str:
+    """Empty if `flat.mean` fits what the optimizer updates."""
+    if not isinstance(flat.mean, torch.Tensor):
+        left = kind_of(flat.mean)
+        return f"left {left} in `flat.mean`; the mean gradient of the tensor that `own` returned belongs there"
+    if flat.mean.shape == flat.shard.shape:
+        return ""
+    return (
+        f"left a tensor of shape {list(flat.mean.shape)} in `flat.mean`; that which `own` returned has the shape "
+        f"{list(flat.shard.shape)}"
+    )
 
 
 def compute_gradient(bed: TestBed, unit: Unit, buffer: torch.Tensor, step: int) -> None:

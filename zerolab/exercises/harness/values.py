@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
 
 import numpy as np
 
@@ -13,11 +13,12 @@ from zerolab.exercises.harness.testbed import Array, Given, Noted
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of one rank, counted from 0, beside what DDP does in it."""
+    """One step of one rank, counted from 0, beside what DDP does in it; `scatters`: whether it used reduce_scatter."""
 
     reference: Reference
     number: int
     rank: int
+    scatters: bool
 
     @property
     def world_size(self) -> int:
@@ -91,17 +92,28 @@ def _explain_outputs(given: Array, wanted: Array) -> str:
 
 
 def judge_training(
-    noted: list[Noted], reference: Reference, value_tolerance: float, weights_tolerance: float, *, copies: bool
+    noted: list[Noted],
+    scatters: list[bool],
+    reference: Reference,
+    value_tolerance: float,
+    weights_tolerance: float,
+    *,
+    copies: bool,
 ) -> tuple[str, str]:
     """What is wrong with the gradients, and what with the weights, at the first step where either is; else empty.
 
-    Step by step, because wrong weights make all later gradients wrong too. `copies` allows the optimizer to update
-    only what is no memory of the flats: they are given back.
+    Step by step, because wrong weights make all later gradients wrong too. `scatters` says which ranks have used
+    `reduce_scatter`. `copies` allows the optimizer to update only what is no memory of the flats: they are given back.
     """
     for number in range(len(reference.local)):
-        steps = [Step(reference, number, rank) for rank in range(len(noted))]
-        for step, seen in zip(steps, noted, strict=True):
-            why = _judge_update(seen.given, step, value_tolerance, copies=copies)
+        steps = [Step(reference, number, rank, scatters[rank]) for rank in range(len(noted))]
+        # Whose shards are updated comes first: where one rank takes another's, all ranks' gradients are wrong for it.
+        judges = (
+            lambda given, step: _judge_places(given, step, copies=copies),
+            lambda given, step: _judge_gradients(given, step, value_tolerance),
+        )
+        for judge, (step, seen) in product(judges, zip(steps, noted, strict=True)):
+            why = judge(seen.given, step)
             if why:
                 return f"rank {step.rank}, step {number + 1}: {why}", ""
         for step, seen in zip(steps, noted, strict=True):
@@ -115,8 +127,8 @@ def judge_training(
     return "", ""
 
 
-def _judge_update(everything: list[Given], step: Step, tolerance: float, *, copies: bool) -> str:
-    """What is wrong with what an optimizer was given in one step, out of everything that it was given."""
+def _judge_places(everything: list[Given], step: Step, *, copies: bool) -> str:
+    """What is wrong with which parameters an optimizer updates in one step, out of all updates."""
     given = [entry for entry in everything if entry.step == step.number + 1]
     # Looking at all steps tells a loop that collects its gradients from one that never updates.
     if not given and any(entry.step > step.number + 1 for entry in everything):
@@ -131,16 +143,11 @@ def _judge_update(everything: list[Given], step: Step, tolerance: float, *, copi
             "the optimizer updates a copy of nobody's shard: its tensor is not memory of `parameters`, nor began as a "
             "copy of one of its shards."
         )
-    why = next(filter(None, (_judge_shard(given, step, shard, tolerance, copies=copies) for shard in step.units)), "")
-    # Each gradient may be right and the update still be made too often: momentum then counts it more than once.
-    times = max(Counter(entry.start for entry in given).values())
-    if not why and times > 1:
-        return f"optimizer.step() was called {times} times; once is due in a step, after the last gradient has come."
-    return why
+    return next(filter(None, (_judge_place(given, step, shard, copies=copies) for shard in step.units)), "")
 
 
-def _judge_shard(given: list[Given], step: Step, shard: Shard, tolerance: float, *, copies: bool) -> str:
-    """What is wrong with what an optimizer was given for this rank's shard of one flat."""
+def _judge_place(given: list[Given], step: Step, shard: Shard, *, copies: bool) -> str:
+    """The same of one flat."""
     here = [entry for entry in given if shard.has(entry.start)]
     if not _covers(here, shard.own):
         updated = ", ".join(str(number) for number in sorted({(e.start - shard.start) // shard.size for e in here}))
@@ -149,8 +156,22 @@ def _judge_shard(given: list[Given], step: Step, shard: Shard, tolerance: float,
         return f"{shard.prefix}the optimizer {what}; this rank owns shard {step.rank}, {own}."
     if copies and step.world_size > 1 and any(e.in_place and e.stop - e.start > shard.size for e in here):
         return f"{shard.prefix}the optimizer updates the whole flat; it must update your copy of shard {step.rank}."
-    why = next(filter(None, (_judge_gradient(entry, step, shard, tolerance) for entry in here)), "")
-    return f"{shard.prefix}the optimizer {why}" if why else ""
+    return ""
+
+
+def _judge_gradients(everything: list[Given], step: Step, tolerance: float) -> str:
+    """What is wrong with the gradients that an optimizer was given in one step, and with how often."""
+    given = [entry for entry in everything if entry.step == step.number + 1]
+    for shard in step.units:
+        here = (entry for entry in given if shard.has(entry.start))
+        why = next(filter(None, (_judge_gradient(entry, step, shard, tolerance) for entry in here)), "")
+        if why:
+            return f"{shard.prefix}the optimizer {why}"
+    # Each gradient may be right and the update still be made too often: momentum then counts it more than once.
+    times = max(Counter(entry.start for entry in given).values())
+    if times > 1:
+        return f"optimizer.step() was called {times} times; once is due in a step, after the last gradient has come."
+    return ""
 
 
 def _covers(given: list[Given], own: slice) -> bool:
@@ -168,8 +189,25 @@ def _judge_gradient(entry: Given, step: Step, shard: Shard, tolerance: float) ->
     for other in range(step.world_size):
         if _close(gradient, mean[shard.of(other)], tolerance):
             return f"got the mean gradient of shard {other}, for the parameters of shard {step.rank}."
+    return _explain_gradient(entry, step, shard, tolerance)
+
+
+def _explain_gradient(entry: Given, step: Step, shard: Shard, tolerance: float) -> str:
+    """What is wrong with a gradient that no mistake gives as it is."""
+    span, mean, gradient = slice(entry.start, entry.stop), step.reference.mean(step.number), entry.gradient
     if gradient.shape != mean[span].shape:
         return f"got a gradient of {gradient.size} elements for {entry.stop - entry.start} parameters."
+    right = {
+        rank: bool((np.abs(gradient - mean[span])[places] <= tolerance).all())
+        for rank in range(step.world_size)
+        if (places := _within(span, shard.of(rank))).any()
+    }
+    # Without a `reduce_scatter` the others are wrong for another reason.
+    if step.scatters and len(right) > 1 and [rank for rank in right if right[rank]] == [step.rank]:
+        return (
+            f"got the mean in shard {step.rank} alone: after `reduce_scatter` no other shard of a rank's tensor is the "
+            "sum."
+        )
     if np.isnan(gradient).any():
         return (
             "got a gradient that differs from the mean over all ranks: NaN is in it. Was memory read that nobody had "
@@ -177,6 +215,13 @@ def _judge_gradient(entry: Given, step: Step, shard: Shard, tolerance: float) ->
         )
     difference = np.abs(gradient - mean[span]).max()
     return f"got a gradient that differs from the mean over all ranks by up to {difference:.2g}."
+
+
+def _within(span: slice, shard: slice) -> Array:
+    """Which of the elements of a span are a shard's."""
+    places = np.arange(span.start, span.stop)
+    own: Array = (places >= shard.start) & (places < shard.stop)
+    return own
 
 
 def _mistakes(step: Step) -> Iterator[tuple[str, Array]]:
@@ -245,6 +290,8 @@ def _judge_weights(pieces: list[tuple[int, Array]], step: Step, tolerance: float
             return f"{why}; they were not updated."
         if step.world_size > 1 and others.any() and _close(mine[others], before[others], tolerance):
             own = "is new" if _close(mine[~others], wanted[~others], tolerance) else "is not DDP's either"
+            if _close(mine[~others], _spread(step, shard), tolerance):
+                own = "has a part of each rank's in it: `all_gather` was given that shard, and not the whole tensor"
             return f"{why}; the other shards are as old as before the update, and shard {step.rank} {own}."
         if _close(mine, before + (wanted - before) / step.world_size, tolerance):
             return f"{why}; they are the mean of one new copy and of old ones. Bring the owner's shard, as it is."
@@ -253,6 +300,12 @@ def _judge_weights(pieces: list[tuple[int, Array]], step: Step, tolerance: float
             return f"{why}; the optimizer had forgotten the steps before. Make it once, before the loop."
         return f"{why}."
     return "" if pieces else "no parameters are left: none is whole, and no optimizer has a shard."
+
+
+def _spread(step: Step, shard: Shard) -> Array:
+    """What is in a rank's shard where that was gathered in place of the flat: of each rank's shard the rank's part."""
+    new, ranks = step.reference.weights[step.number], range(step.world_size)
+    return np.concatenate([np.array_split(new[shard.of(rank)], step.world_size)[rank] for rank in ranks])
 
 
 def _close(one: Array, other: Array, tolerance: float) -> bool:
