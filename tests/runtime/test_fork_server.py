@@ -57,6 +57,28 @@ with Cluster(2, device="cpu") as cluster:
     os.write(said, repr(cluster.run(lambda: (os.read(0, 1), print("shown nowhere")))).encode())
 """
 
+KILLED_WITH_A_REPORT_UNREAD = """
+import os, signal, subprocess, threading, time
+from zerolab import Cluster
+
+def begin():
+    return os.getpid(), subprocess.Popen(["sleep", "1000"], start_new_session=True).pid
+
+def work():
+    cluster = Cluster(2, device="cpu")
+    (_, first), (rank, second) = cluster.run(begin)
+    print(first, second, flush=True)
+    os.kill(rank, signal.SIGKILL)
+    while os.path.exists(f"/proc/{second}"):  # until the server has seen to it, and said that the rank has ended
+        time.sleep(0.01)
+    time.sleep(0.1)  # until it waits for the next request
+    os.kill(os.getpid(), signal.SIGKILL)
+
+# In a thread, or Linux would tell the server of the kernel's end, mostly before the socket
+threading.Thread(target=work).start()
+time.sleep(100)
+"""
+
 NO_FILE_LEFT = """
 import os, resource
 from zerolab import Cluster
@@ -214,6 +236,16 @@ def test_programs_of_ranks_whose_server_was_killed_end_at_the_latest_with_the(en
 
 
 @pytest.mark.slow
+def test_programs_of_ranks_end_with_a_kernel_that_is_killed_before_it_has_read_what_its_server_said():
+    command = [sys.executable, "-c", KILLED_WITH_A_REPORT_UNREAD]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    deadline = time.monotonic() + 30
+    while any(map(psutil.pid_exists, map(int, done.stdout.split()))):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
 def test_after_its_servers_death_no_process_is_killed_that_has_got_the_number_of_a_rank():
     launcher = ForkLauncher()
     stranger = subprocess.Popen(["sleep", "1000"], start_new_session=True)

@@ -137,7 +137,10 @@ class ForkServer:
 
     def _answer(self) -> bool:
         """Handle one request; False when the kernel has closed its end."""
-        data, fds, _, _ = socket.recv_fds(self._control, LARGEST_REQUEST, len(Fds._fields), socket.MSG_CMSG_CLOEXEC)
+        try:
+            data, fds, _, _ = socket.recv_fds(self._control, LARGEST_REQUEST, len(Fds._fields), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionResetError:  # it had not read our last report
+            return False
         if not data:
             return False
         request = json.loads(data)
