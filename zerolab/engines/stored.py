@@ -192,7 +192,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _member(kind: Any, name: str) -> enum.Enum:
-    """A member of an enumeration, which Python 3.11 wrote as a call of `getattr` until 3.11.4."""
+    """A member of an enumeration, which Python 3.11 wrote as a call of `getattr` until 3.11.5."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum)):
         raise pickle.UnpicklingError(f"it asks for getattr of {kind!r}")
     return kind[name]
