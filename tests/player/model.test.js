@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { ownersOf } from "../../zerolab/player/derived.js";
+import { ownersOf, partOf } from "../../zerolab/player/derived.js";
 import { lastAtMost, Model } from "../../zerolab/player/model.js";
 import { nextPhase, nextUnit } from "../../zerolab/player/steps.js";
 import { tops } from "../../zerolab/player/strata.js";
@@ -152,4 +152,31 @@ test("the last event that had ended by a time; the first before any has", () => 
     [0, 4, 7, 8, 99].map((t) => model.at(t)),
     [0, 0, 0, 1, 1],
   );
+});
+
+test("who owns nothing among others' parts has no part, and equal parts are told where nobody owns one", () => {
+  const rows = {
+    padded: 16,
+    owners: [
+      [
+        [0, 6, 0],
+        [6, 12, 1],
+        [12, 15, 2],
+      ],
+    ],
+  }; // 5 rows of 3 over 4 ranks
+  assert.deepEqual(partOf(rows, 2, null, 4), [12, 15]);
+  assert.deepEqual(partOf(rows, 3, null, 4), [0, 0]);
+  assert.deepEqual(partOf({ padded: 16, owners: null }, 3, null, 4), [12, 16]);
+  const flat = {
+    padded: 16,
+    owners: [
+      [
+        [0, 4, 0],
+        [4, 8, 1],
+        [8, 11, 2],
+      ],
+    ],
+  }; // the last has only padding
+  assert.deepEqual(partOf(flat, 3, null, 4), [12, 16]);
 });

@@ -213,11 +213,11 @@ export function partOf(unit, rank, group, worldSize) {
   const all = unit.owners?.flat() ?? [];
   const owned = all.filter(([, , owner]) => owner === rank);
   if (owned.length) return owned.flatMap((part) => part.slice(0, 2));
-  // Where owners have all there is, as of whole matrices, others have none.
-  if (all.length && size(all.flatMap((part) => part.slice(0, 2))) >= unit.padded) return [0, 0];
   const place = group ? group.indexOf(rank) : rank;
   const share = unit.padded / (group?.length ?? worldSize);
-  return [place * share, (place + 1) * share];
+  const [from, to] = [place * share, (place + 1) * share];
+  // Of whole matrices, or of rows that are fewer than ranks, it has none: others' parts lie there.
+  return all.some(([first, last]) => first < to && last > from) ? [0, 0] : [from, to];
 }
 
 /**

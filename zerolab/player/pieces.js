@@ -1,6 +1,6 @@
 // The pieces that a beat's collective moves between ranks: whose part, from when to when, and where in its unit.
 
-import { partOf } from "./derived.js";
+import { partOf, size } from "./derived.js";
 import { MOVED } from "./events.js";
 import { messages } from "./messages.js";
 
@@ -130,6 +130,7 @@ export class Pieces {
       .map((unit) => {
         const spans = partOf(unit, piece, group, this.model.worldSize);
         return { ...sent, category, unit, piece, adds, spans, over };
-      });
+      })
+      .filter(({ spans }) => size(spans)); // who owns nothing of a unit sends nothing of it
   }
 }
