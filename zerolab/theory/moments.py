@@ -208,9 +208,8 @@ class _Step:
         early = int(number > 0 and (self.is_copied or not is_fsdp2))  # blocks that are gathered before their turn
         alone, both = (self._gathered(number, blocks) + self._second(number) for blocks in (1, 1 + early))
         computed = self._moment(activations + self.mlp, both if is_fsdp2 else alone, reduced + self.first + sent)
-        if (
-            self.is_copied and self.stage == "zero3"
-        ):  # before that it is copied out of the buffer that it was gathered in
+        # Before that it is copied out of the buffer that it was gathered in.
+        if self.is_copied and self.stage == "zero3":
             kept, copied = (number + 1) * self.kept + self.returned + self.through, self._gathered(number, 2)
             before = self._moment(kept, copied + self._second(number + 1), reduced + sent)
             computed = max(computed, before, key=_total)
