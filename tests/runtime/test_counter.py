@@ -1,5 +1,6 @@
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -487,3 +488,40 @@ def test_a_thread_whose_name_linux_has_cut_within_a_letter_is_looked_at_like_any
     finally:
         done.set()
         thread.join()
+
+
+SPIN = "while True: pass"
+SPIN_IN_A_THREAD = "import threading\ndef spin():\n    while True: pass\nthreading.Thread(target=spin).start()"
+
+
+@pytest.fixture
+def starved(request):
+    """A process that runs this program, and others on its core, which hardly let go of it."""
+    processes = [subprocess.Popen([sys.executable, "-c", program]) for program in (request.param, *[SPIN] * 4)]
+    time.sleep(0.5)  # until it has a thread
+    for process in processes:
+        for task in hang.threads(process.pid):
+            os.sched_setaffinity(int(task.name), {min(os.sched_getaffinity(0))})
+    for task in hang.threads(processes[0].pid):
+        os.sched_setscheduler(int(task.name), os.SCHED_IDLE, os.sched_param(0))
+    yield processes[0]
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("starved", [SPIN, SPIN_IN_A_THREAD], ids=["in its main thread", "in another"], indirect=True)
+def test_a_rank_that_computes_and_gets_no_core_does_not_stand_still(starved):
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(2))
+    pages = board.pages(fd, 2)
+    pages[0].write(Position(INSIDE, "barrier", 0, time.monotonic_ns() - 10**10))
+    members = [types.SimpleNamespace(pid=pid, seen=None) for pid in (os.getpid(), starved.pid)]
+    ranks = types.SimpleNamespace(members=members, board=pages, ask=lambda _: None)
+    watch, until = hang.HangWatch(ranks, timeout=1.0), time.monotonic() + 5.0
+    while time.monotonic() < until:
+        assert watch.look([0, 1]) is None, "it has waited for a core"
+        time.sleep(0.05)
+    starved.send_signal(signal.SIGSTOP)
+    while watch.look([0, 1]) is None:
+        time.sleep(0.05)

@@ -335,3 +335,20 @@ def test_moments_in_8_bits_are_simulated_as_they_are_compared():
         assert row["formula"] == theory.state_bytes(row["stage"], row["num_params"], 8, moments="8-bit")
     with pytest.raises(ValueError, match=r"muon-rows has no moments in 8-bit: take ddp, zero1, zero2 or zero3$"):
         simulate("muon-rows", moments="8-bit")
+
+
+@pytest.mark.parametrize(
+    "both",
+    [
+        {"gpu": "a100"},
+        {"network": "infiniband-hdr"},
+        {"bandwidth": 50e9},
+        {"gpus_per_node": 2},
+        {"utilisation": 0.5},
+    ],
+)
+def test_hardware_beside_what_it_would_replace_is_refused(both):
+    with pytest.raises(ValueError, match=f"hardware= says what {next(iter(both))} would: leave it out, or give it to"):
+        simulate("ddp", 2, "mlp-odd", hardware=CPU, **both)
+    with pytest.raises(TypeError, match="hardware is 'h100': pass a Hardware, or gpu"):
+        simulate("ddp", 2, "mlp-odd", hardware="h100")

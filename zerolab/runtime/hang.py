@@ -50,7 +50,7 @@ class HangWatch:
     A rank moves if its main thread's Python stack or CPU time has changed within the last second; while a backward runs
     in torch's own threads, as on a GPU, their CPU time counts, too. Outside collectives, it also moves while its other
     threads, or programs that it has started, keep a core busy. So a rank may compute for an hour while the others wait
-    for it, whatever `timeout` is.
+    for it, whatever `timeout` is; and on a busy machine it may wait for a core.
 
     It stands still after `still` seconds without movement. `effort` takes a process id, and returns something that
     changes while that process works, or its helpers do.
@@ -61,6 +61,7 @@ class HangWatch:
     ) -> None:
         self._ranks, self._timeout, self._still, self._effort = ranks, timeout, still, effort or working_cpu
         self._helpers = Helpers() if effort is None else None
+        self._starving = Starving()
         self._next = 0.0
         self._unfinished: set[int] = set()
         self._changed = 0.0  # when a rank last returned
@@ -111,7 +112,7 @@ class HangWatch:
             # computing, and what it last said about its device is out of date.
             cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else self._effort(member.pid)
             seen = member.seen and member.seen[1], cpu
-            if self._last.get(rank) != seen:
+            if self._last.get(rank) != seen or (cpu is not None and self._starving.look(member.pid, _counted(member.pid))):
                 self._last[rank], self._moved[rank] = seen, now
                 if self._helpers is not None:
                     self._helpers.forget(member.pid)
@@ -119,6 +120,20 @@ class HangWatch:
             # a look at every process of the machine.
             elif self._helpers and position.state != INSIDE and cpu and self._helpers.work(member.pid, now):
                 self._moved[rank] = now
+
+
+class Starving:
+    """Whether threads want a core and get none: Linux counts the time of that only once they have got one."""
+
+    def __init__(self) -> None:
+        self._ready: dict[int, dict[Path, int | None]] = {}
+
+    def look(self, pid: int, tasks: Collection[Path]) -> bool:
+        """Whether one of a process's was ready to run at the last look, too, and has not run in between."""
+        before = self._ready.get(pid, {})
+        ready = [task for task in tasks if process_fields(task)[:1] == ["R"]]
+        self._ready[pid] = {task: _cpu(task, waits=True) for task in ready}
+        return bool(before.items() & self._ready[pid].items())
 
 
 class Helpers:
@@ -130,17 +145,22 @@ class Helpers:
     def __init__(self, spent: Callable[[int], dict[Path, int]] | None = None) -> None:
         self._spent = spent or _spent_by_helpers
         self._last: dict[int, tuple[float, dict[Path, int]]] = {}
+        self._starving = Starving()
 
     def forget(self, pid: int) -> None:
         """Begin anew at the next look."""
         self._last.pop(pid, None)
 
     def work(self, pid: int, now: float) -> bool:
-        """Whether they have kept `BUSY` of a core busy since the last look; True at the first, when nobody knows."""
+        """Whether they have kept `BUSY` of a core busy since the last look, or have waited for one all the time.
+
+        True at the first look, when nobody knows.
+        """
         since, before = self._last.get(pid, (now, None))
         spent = self._spent(pid)
         self._last[pid] = now, spent
-        if before is None:
+        starve = self._starving.look(pid, [task for task in spent if task.parent.name == "task"])  # not an ended child
+        if before is None or starve:
             return True
         grown = sum(max(0, each - before.get(key, 0)) for key, each in spent.items())
         return grown >= BUSY * (now - since) * 1e9
@@ -156,9 +176,11 @@ def working_cpu(pid: int, *, waits: bool = False) -> tuple[int | None, ...]:
 
     With `waits`, the time they were ready to run while others ran counts, too.
     """
-    main = Path(f"/proc/{pid}/task/{pid}")
-    counted = [main, *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
-    return tuple(_cpu(task, waits=waits) for task in counted)
+    return tuple(_cpu(task, waits=waits) for task in _counted(pid))
+
+
+def _counted(pid: int) -> list[Path]:
+    return [Path(f"/proc/{pid}/task/{pid}"), *(task for task in threads(pid) if _name(task).startswith(AUTOGRAD))]
 
 
 def _spent_by_helpers(pid: int) -> dict[Path, int]:

@@ -11,8 +11,10 @@ whole flats: here such operations run at `MEMORY_PART`, too, which was fitted wi
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 from zerolab import catalog
 from zerolab.catalog import Gpu, Link
@@ -85,6 +87,17 @@ class Hardware:
         part = 1.0 if at_once else self.memory_utilisation
         memory = nbytes / (self.gpu.memory_bytes_per_second * part)
         return max(arithmetic, memory) + self.operation_seconds
+
+
+def check_alone(hardware: Hardware, function: Callable[..., object], **named: Any) -> None:
+    """Refuses arguments of `function` that `hardware` would override unnoticed.
+
+    Raises TypeError for another type, ValueError for arguments that are not the function's defaults.
+    """
+    check_type("hardware", hardware, Hardware, f"a Hardware, or {', '.join(named)} by themselves")
+    usual = signature(function).parameters
+    if besides := [name for name, value in named.items() if value != usual[name].default]:
+        raise ValueError(f"hardware= says what {' and '.join(besides)} would: leave it out, or give it to Hardware")
 
 
 class Clock:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from inspect import signature
 from typing import Any
 
 from zerolab import catalog, theory
@@ -20,7 +19,7 @@ from zerolab.engines.engine import LossFunction
 from zerolab.names import check_count, check_known, check_type, stage_names
 from zerolab.simulation import own
 from zerolab.simulation.checkpointing import Checkpointing
-from zerolab.simulation.costs import Hardware
+from zerolab.simulation.costs import Hardware, check_alone
 from zerolab.simulation.found import Fit
 from zerolab.simulation.needs import (
     STAGES,
@@ -98,18 +97,10 @@ def fit(
     return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))
 
 
-def _hardware(given: Hardware | None, **named: Any) -> Hardware:
-    """The hardware that was given, or that of these names.
-
-    Raises TypeError for anything else, ValueError for both: what `hardware` says of these would win unnoticed.
-    """
+def _hardware(given: Hardware | None, *, gpu: str, network: str, gpus_per_node: int) -> Hardware:
     if given is None:
-        nodes = check_count("gpus_per_node", named["gpus_per_node"])
-        return Hardware(catalog.gpu(named["gpu"]), catalog.link(named["network"]), nodes)
-    check_type("hardware", given, Hardware, "a Hardware, or gpu, network and gpus_per_node by themselves")
-    usual = signature(fit).parameters
-    if besides := [name for name, value in named.items() if value != usual[name].default]:
-        raise ValueError(f"hardware= says what {' and '.join(besides)} would: leave it out, or give it to Hardware")
+        return Hardware(catalog.gpu(gpu), catalog.link(network), check_count("gpus_per_node", gpus_per_node))
+    check_alone(given, fit, gpu=gpu, network=network, gpus_per_node=gpus_per_node)
     return given
 
 

@@ -30,7 +30,7 @@ from zerolab.recording.recording import Recording
 from zerolab.runtime.waiting import waiting
 from zerolab.simulation import architectures
 from zerolab.simulation.checkpointing import checkpoint_blocks
-from zerolab.simulation.costs import Clock, Hardware, Meter, Work
+from zerolab.simulation.costs import Clock, Hardware, Meter, Work, check_alone
 from zerolab.simulation.fake import SIMULATED, engine_of, timed, world
 from zerolab.simulation.shapes import META
 from zerolab.theory import muon, systems
@@ -105,8 +105,8 @@ def simulate(
     world_size = check_count("world size", world_size)
     chosen = _checked(stages, precision, moments)
     _check_batch(model, batches, rows, length)
-    hardware = hardware or _hardware(gpu, network, bandwidth, gpus_per_node, utilisation)
-    check_type("hardware", hardware, Hardware, "a Hardware, or gpu, network and the others by themselves")
+    named = {"gpu": gpu, "network": network, "bandwidth": bandwidth, "gpus_per_node": gpus_per_node}
+    hardware = _hardware(hardware, **named, utilisation=utilisation)
     hardware.gpu.rate(precision)  # refused here, before anything is executed
     prepare = partial(_prepare, model, batches, rows, length, checkpointing)
     recordings = {}
@@ -161,8 +161,15 @@ def _check_batch(model: ModelSource, batches: Sequence[Batch] | None, rows: int 
         raise ValueError(f"batches are for a function of your own: leave them out, or pass one in place of {model!r}")
 
 
-def _hardware(
-    gpu: str, network: str, bandwidth: float | None, gpus_per_node: int, utilisation: float | None
+def _hardware(given: Hardware | None, **named: Any) -> Hardware:
+    if given is None:
+        return _of_names(**named)
+    check_alone(given, simulate, **named)
+    return given
+
+
+def _of_names(
+    *, gpu: str, network: str, bandwidth: float | None, gpus_per_node: int, utilisation: float | None
 ) -> Hardware:
     link = catalog.link(network)
     if bandwidth is not None:
