@@ -10,9 +10,10 @@ from inspect import signature
 from pathlib import Path
 
 import pytest
+import torch
 
 import zerolab
-from zerolab import catalog, cli, doctor
+from zerolab import Cluster, catalog, cli, doctor
 from zerolab.cli import training
 
 ROW_KEYS = [
@@ -299,6 +300,25 @@ def test_a_file_that_is_not_there_is_refused_before_torch_is_imported() -> None:
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "[2, 2, 2] False\n[2, 2] False\n"
     assert ended.stderr.count("zerolab: 'missing.json' does not exist: check the name") == 3
+
+
+def test_what_a_run_has_left_is_read_where_there_is_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = "--stage zero2 --world-size 2 --model mlp-odd --steps 2 --fingerprints --out run.json".split()
+    subprocess.run([sys.executable, "-m", "zerolab", "record", *made], cwd=tmp_path, check=True)
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
+    with Cluster(1, device="cpu") as cluster:
+        (dump,) = cluster.run(lambda: torch._C._distributed_c10d._dump_fr_trace_json())
+    (tmp_path / "dump0.json").write_bytes(dump)
+    code = (
+        "import sys; sys.modules['torch'] = None; from zerolab import cli\n"
+        "print([cli.main(words.split()) for words in sys.argv[1:]])"
+    )
+    commands = ["play run.json --no-open", "diff run.json run.json", "open dump0.json --no-open", "why dump0.json"]
+    ended = subprocess.run(
+        [sys.executable, "-c", code, *commands], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ended.stdout.splitlines()[-1:] == ["[0, 0, 0, 0]"], ended.stderr
+    assert (tmp_path / "run.html").exists()
 
 
 @pytest.mark.parametrize("arguments", [["progress"], ["progress", "--json"]])

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from zerolab import Cluster, Recording, models, run, theory
-from zerolab.recording import clocks
+from zerolab.recording import clocks, pingpong
 from zerolab.recording.recorder import Recorder
 from zerolab.runtime import devices
 
@@ -262,13 +262,13 @@ def test_a_clock_that_is_wrong_and_drifts_is_put_right_to_within_what_is_said():
             return true + rank * (offset + round((true - origin) * drift))
 
         origin = time.monotonic_ns()
-        before = clocks.read(lambda: wrong(time.monotonic_ns()))
+        before = pingpong.read(lambda: wrong(time.monotonic_ns()))
         with Recorder() as recorder:
             engine = run.ENGINES["zero2"](models.build("mlp-odd"), torch.optim.AdamW)
             for batch in models.batches("mlp-odd", 2, rank, 3):
                 engine.training_step(*batch, models.loss)
                 time.sleep(0.2)
-        after = clocks.read(lambda: wrong(time.monotonic_ns()))
+        after = pingpong.read(lambda: wrong(time.monotonic_ns()))
         true = recorder.finish()
         events = tuple(replace(e, t_start=wrong(e.t_start), t_end=wrong(e.t_end)) for e in true.events)
         info = replace(true.info, started_ns=wrong(true.info.started_ns))

@@ -25,9 +25,9 @@ from zerolab.engines.adamw_8bit import AdamW8bit
 from zerolab.engines.checks import check_options, check_prefetch, check_switches, check_values
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.native import OWN_OPTIONS
-from zerolab.engines.partition import ROOT, partition
+from zerolab.engines.partition import partition
 from zerolab.models import Batch, BatchSource, ModelSource
-from zerolab.names import check_known, stage_names
+from zerolab.names import ROOT, check_known, stage_names
 from zerolab.recording import memory
 from zerolab.recording.events import count
 from zerolab.recording.explain import flats_of

@@ -1,4 +1,4 @@
-"""Arguments that make no sense: unknown names, with what was probably meant; counts and fractions."""
+"""Names, unknown ones with what was probably meant; and other arguments that make no sense: counts and fractions."""
 
 import re
 from collections.abc import Collection, Iterable, Sequence
@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from numbers import Real
 from typing import Any
 
+ROOT = "root"  # the unit of what is in no block
 SHORT = 16  # up to so many names are all listed; of more, only the nearest ones, if there are any
 
 

@@ -27,7 +27,7 @@ from zerolab.comparison import LEARNING_RATE
 from zerolab.engines import ENGINES
 from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.models import Batch
-from zerolab.recording import clocks, jsonfile
+from zerolab.recording import clocks, jsonfile, pingpong
 from zerolab.recording.clocks import Reading
 from zerolab.recording.events import RankRecording, RunInfo, count
 from zerolab.recording.recorder import Recorder
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     gc.freeze()  # torch's half a million objects, which no collection needs to look through from here on
     device = _join(options)
     # Both readings are outside the recording: their hundreds of messages are not part of the training.
-    before = clocks.read()
+    before = pingpong.read()
     with Recorder(times_only=options.times_only) as recorder:
         first = _train(options, device)
-    after = clocks.read()
+    after = pingpong.read()
     recordings = _gather(recorder.finish())
     if dist.get_rank() == 0:
         merged = _merge(recordings, before, after, first)

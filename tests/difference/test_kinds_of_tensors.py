@@ -11,7 +11,8 @@ from torch import nn
 from torch._subclasses import FakeTensorMode
 
 from zerolab.difference.compare import compare
-from zerolab.difference.prints import SIGNS, print_of, rows_of, unreadable
+from zerolab.difference.fingerprint import SIGNS
+from zerolab.difference.prints import print_of, rows_of, unreadable
 from zerolab.difference.runs import Run
 
 SPARSE = torch.eye(6).to_sparse()

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from zerolab.engines.partition import ROOT, find_units, partition
+from zerolab.engines.partition import find_units, partition
 from zerolab.models import build
+from zerolab.names import ROOT
 
 
 class EncoderDecoder(nn.Module):

@@ -14,7 +14,7 @@ from torch import nn
 from zerolab import models
 from zerolab.comparison import Comparison, row_of
 from zerolab.engines import ENGINES
-from zerolab.recording import card, jsonfile, log
+from zerolab.recording import card, jsonfile, log, memory
 from zerolab.recording.events import CARD_FIGURES, STATE
 from zerolab.recording.recording import Recording
 from zerolab.runtime import nvml
@@ -214,7 +214,7 @@ def test_what_the_driver_says_of_the_process_is_a_sum_of_named_terms(on_a_card, 
     rank, asked = on_a_card(FIGURES)
     assert asked.begun == rank.info.steps == len(rank.info.card) == 3
     for (requested, allocated, reserved, process), figures in zip(FIGURES, rank.info.card, strict=True):
-        terms = card.terms(figures)
+        terms = memory.terms_on_card(figures)
         assert sum(terms.values()) == process
         assert list(terms) == ["tensors", "from before", "rounding and workspaces", "cached", "context and NCCL"]
         assert terms["rounding and workspaces"] == allocated - figures["ledger"] - figures["older"]
@@ -230,7 +230,7 @@ def test_what_the_driver_says_of_the_process_is_a_sum_of_named_terms(on_a_card, 
 
 def test_where_the_driver_does_not_tell_of_processes_the_rest_of_the_card_has_a_name(on_a_card):
     rank, _ = on_a_card([(*figures[:3], None) for figures in FIGURES])
-    terms = card.terms(rank.info.card[-1])
+    terms = memory.terms_on_card(rank.info.card[-1])
     assert terms["context, NCCL and other processes"] == 2**30 - 2**22
     assert sum(terms.values()) == rank.info.card[-1]["used"]
 
@@ -240,15 +240,15 @@ def test_tensors_from_before_the_recording_are_a_term_of_their_own(on_a_card):
     older = torch.empty(1000, device=CARD)
     gc.collect()
     rank, _ = on_a_card(FIGURES)
-    more = card.terms(rank.info.card[-1])["from before"]
+    more = memory.terms_on_card(rank.info.card[-1])["from before"]
     del older
     rank, _ = on_a_card(FIGURES)
-    assert more - card.terms(rank.info.card[-1])["from before"] == 4000
+    assert more - memory.terms_on_card(rank.info.card[-1])["from before"] == 4000
 
 
 def test_figures_that_lack_one_are_refused():
     with pytest.raises(ValueError, match="lack reserved"):
-        card.terms(dict.fromkeys(CARD_FIGURES, 1) | {"reserved": None})
+        memory.terms_on_card(dict.fromkeys(CARD_FIGURES, 1) | {"reserved": None})
 
 
 def test_what_the_allocator_gave_back_since_its_peak_is_on_the_card_at_the_peak(monkeypatch):
@@ -262,7 +262,7 @@ def test_what_the_allocator_gave_back_since_its_peak_is_on_the_card_at_the_peak(
     assert figures == {
         "requested": 90, "allocated": 100, "reserved": 500, "process": 900, "used": 8200, "total": 9000
     }  # fmt: skip
-    named = card.terms(figures | {"ledger": 60, "older": 10})
+    named = memory.terms_on_card(figures | {"ledger": 60, "older": 10})
     assert list(named.values()) == [60, 10, 30, 400, 400]
 
 

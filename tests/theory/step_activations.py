@@ -11,8 +11,9 @@ from step_bytes import Mark
 from torch import nn
 
 from zerolab.engines.graph import is_running, tensors_needing_gradient
-from zerolab.engines.partition import ROOT, partition
+from zerolab.engines.partition import partition
 from zerolab.engines.precision import cast_floating, compute_dtype
+from zerolab.names import ROOT
 from zerolab.recording.dispatch import Watch
 from zerolab.recording.ledger import GRADIENTS, Ledger
 from zerolab.recording.log import Log

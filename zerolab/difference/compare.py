@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerolab.difference import rules
-from zerolab.difference.prints import Print
+from zerolab.difference.fingerprint import Print
 from zerolab.difference.runs import EPSILON, Run, Step, alike, close, distance, length, minus, otherwise_named, within
 
 ADAPTIVE = ("exp_avg_sq", "square_avg", "sum", "acc_delta")  # state by which a step's size is divided

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import files
-from zerolab.difference.prints import BATCH, SIGNS, VERSION, Print, folder_of
+from zerolab.difference.fingerprint import BATCH, SIGNS, VERSION, Print, folder_of
 
 # The distance between neighbouring numbers at 1.
 EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}

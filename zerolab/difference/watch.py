@@ -21,7 +21,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 
 from zerolab import files
-from zerolab.difference import places, prints
+from zerolab.difference import fingerprint, places, prints
 from zerolab.difference.runs import empty_step
 from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
@@ -41,7 +41,7 @@ Step = dict[str, Any]
 
 def all_steps(out: str, fn: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
     """Runs on a rank: `fn`, with the fingerprints of all its steps beside `out`."""
-    with Fingerprints(prints.folder_of(out), (1, sys.maxsize)):
+    with Fingerprints(fingerprint.folder_of(out), (1, sys.maxsize)):
         return fn(*args, **keywords)
 
 
@@ -115,7 +115,7 @@ class Fingerprints:
                 step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
         rank = self._member.rank
         contents = {
-            "fingerprints": prints.VERSION,
+            "fingerprints": fingerprint.VERSION,
             "rank": rank,
             "world_size": self._member.world_size,
             "parameters": self._about,
@@ -168,7 +168,7 @@ class Fingerprints:
                 return
             self._begin(module)
             if self._now is not None:
-                sees, dropout = partial(self._sees, what=prints.BATCH), "dropout" in self._reasons
+                sees, dropout = partial(self._sees, what=fingerprint.BATCH), "dropout" in self._reasons
                 # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
                 self._seen = prints.of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
         model, prefix = self._models.get(id(self._running[0]), (None, ""))

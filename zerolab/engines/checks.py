@@ -13,7 +13,8 @@ from torch.nn.parameter import UninitializedParameter
 from zerolab.engines.agreement import is_simulated
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import ROOT, FlatLayout, has_forward
+from zerolab.engines.partition import FlatLayout, has_forward
+from zerolab.names import ROOT
 
 # By name, with the reason; the others are found by a trial (`_is_element_wise`).
 WHOLE_TENSOR_OPTIMIZERS = {

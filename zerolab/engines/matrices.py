@@ -19,7 +19,8 @@ import torch
 from torch import nn
 
 from zerolab.engines.declared import DeclaredOptimizer, State, name_of, state_of
-from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, Selector, find_units, groups_of
+from zerolab.engines.partition import FlatLayout, ParamGroups, Selector, find_units, groups_of
+from zerolab.names import ROOT
 
 MATRICES = 0  # the parameter group that Muon updates
 

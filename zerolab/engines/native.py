@@ -22,8 +22,9 @@ from zerolab.engines.declared import granule_of
 from zerolab.engines.engine import LossFunction
 from zerolab.engines.holdings import Holding
 from zerolab.engines.optimizer_state import Owned, Piece, local, whole
-from zerolab.engines.partition import ROOT, FlatLayout, ParamGroups, find_units, groups_of, partition
+from zerolab.engines.partition import FlatLayout, ParamGroups, find_units, groups_of, partition
 from zerolab.engines.precision import compute_dtype, make_scaler
+from zerolab.names import ROOT
 from zerolab.runtime.observers import tell, tell_made, tell_updated, then
 
 # Refused, not ignored: with an option that does nothing, a comparison would not compare what it says.

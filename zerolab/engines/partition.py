@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from zerolab.engines import placement
+from zerolab.names import ROOT
 
-ROOT = "root"
 _CONTAINERS = (nn.ModuleList, nn.Sequential)
 
 

@@ -21,9 +21,10 @@ from zerolab.engines.agreement import check_same_on_all_ranks
 from zerolab.engines.checks import check_prefetch, check_switches
 from zerolab.engines.flat import Flat, Presence
 from zerolab.engines.graph import is_running, number_of, numbers_behind, running_backward, tensors_needing_gradient
-from zerolab.engines.partition import ROOT, has_forward
+from zerolab.engines.partition import has_forward
 from zerolab.engines.reduction import Hook, Reduction, Units
 from zerolab.engines.views import share_memory
+from zerolab.names import ROOT
 
 if TYPE_CHECKING:
     from zerolab.engines.engine import Engine

@@ -14,14 +14,14 @@ from itertools import groupby, pairwise, zip_longest
 from math import isfinite
 from typing import Any, NamedTuple, TypeGuard
 
-from zerolab.engines.partition import ROOT
+from zerolab.names import ROOT
 from zerolab.opening import found, sizes
 from zerolab.opening.contents import Stream
 from zerolab.opening.found import Foreign, Found
 from zerolab.opening.scan import Object, Scan, text
-from zerolab.recording import c10d
+from zerolab.recording import operations
 from zerolab.recording.events import COMMUNICATION, Event, Interval, Phase
-from zerolab.recording.wrappers import module_of
+from zerolab.recording.operations import PHASES_OF, module_of
 
 WANTED = re.compile(
     rb'"name"\s*:\s*"(?:c10d::|record_param_comms"|gloo:|nccl|FSDP::|ProfilerStep#|Optimizer\.step#|'
@@ -232,7 +232,7 @@ class _Trace:
         for bar in self.bars:
             if not bar.name.startswith("c10d::") or bar.start < outermost.get(bar.thread, 0):
                 continue
-            op = c10d.operation(bar.name.removeprefix("c10d::"))
+            op = operations.operation(bar.name.removeprefix("c10d::"))
             if op not in sizes.OPERATIONS:
                 continue
             outermost[bar.thread] = bar.end
@@ -245,7 +245,7 @@ class _Trace:
                 more = {"stream": COMMUNICATION, "device_start": kernel.start, "device_end": kernel.end}
             unit = self._unit(bar)
             times = bar.start, max(bar.end, carried.end) if carried else bar.end
-            yield self._event("collective", op, times, c10d.PHASES_OF.get(op), unit=unit, **message._asdict(), **more)
+            yield self._event("collective", op, times, PHASES_OF.get(op), unit=unit, **message._asdict(), **more)
 
     def _said_of(self, bar: Bar) -> list[Object]:
         """What `record_param_comms` within an operator says."""

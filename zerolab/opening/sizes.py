@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple
 
-from zerolab.recording import c10d
+from zerolab.recording import operations
+from zerolab.recording.operations import GATHERS, SCATTERS
 
 OPERATIONS = (
     "all_gather", "all_reduce", "all_to_all", "barrier", "broadcast", "gather", "recv", "reduce", "reduce_scatter",
     "scatter", "send",
 )  # fmt: skip
 NO_GROUP = "which ranks take part was not recorded"
-_GATHERS, _SCATTERS = ("all_gather", "gather"), ("reduce_scatter", "scatter")
 # torch's words for its types: C++ ones in shapes, ScalarType's in what NCCL and the flight recorder say.
 _TYPES = {
     "float": ("float32", 4), "double": ("float64", 8), "c10::half": ("float16", 2), "half": ("float16", 2),
@@ -33,7 +33,7 @@ def width(dtype: str | None) -> int:
 
 def word(name: str) -> str:
     """The word for a collective by a backend's name of it, such as `_all_gather_base` or `ALLGATHER_coalesced`."""
-    return "barrier" if name == "all_reduce_barrier" else c10d.operation(name.lower().lstrip("_"))
+    return "barrier" if name == "all_reduce_barrier" else operations.operation(name.lower().lstrip("_"))
 
 
 class Message(NamedTuple):
@@ -69,11 +69,11 @@ def message(
     rooted = op in ("gather", "scatter")
     if op == "barrier" or share is None or dtype is None or (rooted and is_root is None):
         return Message(group=ranks, peer=None if op == "barrier" else peer)
-    numel = share * len(ranks) if op in (*_GATHERS, *_SCATTERS) else share
+    numel = share * len(ranks) if op in (*GATHERS, *SCATTERS) else share
     if rooted:
-        sent = share * width * c10d.shares_sent(op, len(ranks), is_root=bool(is_root))
+        sent = share * width * operations.shares_sent(op, len(ranks), is_root=bool(is_root))
     else:
-        sent = c10d.logical_bytes(op, numel * width, len(ranks))
+        sent = operations.logical_bytes(op, numel * width, len(ranks))
     return Message(dtype, numel, sent, ranks, peer)
 
 
@@ -91,17 +91,17 @@ def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Map
     kinds, place = asked.get("Input type"), 1 if op == "scatter" else 0
     is_root = kinds[place] != "ScalarList" if isinstance(kinds, list) and place < len(kinds) else None
     if comms:
-        side = "Out msg nelems" if op in (*_SCATTERS, "all_to_all") else "In msg nelems"
+        side = "Out msg nelems" if op in (*SCATTERS, "all_to_all") else "In msg nelems"
         counts = [count for comm in comms if type(count := comm.get(side)) is int and count >= 0]
         share = sum(counts) if len(counts) == len(comms) else None
         ends = [comm.get(end) for comm in comms for end in ("Dst Rank", "Src Rank")]
         peer = next((rank for rank in ends if type(rank) is int), None)
         return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer=peer, is_root=is_root)
     ranks = next(iter(groups.values())) if len(groups) == 1 else None
-    (kind, share), (other, given) = _shape(asked, 1 if op in _GATHERS else 0), _shape(carried, 0)
+    (kind, share), (other, given) = _shape(asked, 1 if op in GATHERS else 0), _shape(carried, 0)
     if share is None and ranks:
         # gloo reduces the whole buffer where a scatter was asked for.
-        share = given // len(ranks) if given is not None and op in _SCATTERS else given
+        share = given // len(ranks) if given is not None and op in SCATTERS else given
     return message(op, kind if kind.lower() in _TYPES else other, share, ranks, is_root=is_root)
 
 

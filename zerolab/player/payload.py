@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
 from zerolab.player.difference import first_difference, in_one_line
 from zerolab.player.owners import Held, held_by, owners
-from zerolab.recording.card import terms
 from zerolab.recording.events import (
     CATEGORIES,
     KINDS,
@@ -29,6 +28,7 @@ from zerolab.recording.events import (
     UnitInfo,
     count,
 )
+from zerolab.recording.memory import terms_on_card
 
 if TYPE_CHECKING:
     from zerolab.recording.recording import Recording
@@ -180,7 +180,7 @@ def _rank(recording: RankRecording) -> dict[str, object]:
     """What is to be said of a rank apart from its events; of one on a GPU also what its card held in each step."""
     shared = {"rank": recording.rank, "complete": recording.complete, "events": len(recording.events)}
     shared |= {} if recording.info.cut_ns is None else {"cut": recording.info.cut_ns}
-    cards = [{"terms": terms(figures), "total": figures["total"]} for figures in recording.info.card]
+    cards = [{"terms": terms_on_card(figures), "total": figures["total"]} for figures in recording.info.card]
     return shared | ({"cards": cards} if cards else {})
 
 

@@ -6,7 +6,6 @@ collectives (which DTensor uses, and FSDP2's clipping) return new tensors, and `
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -14,23 +13,11 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerolab.recording.events import Phase
+from zerolab.recording.operations import GATHERS, SCATTERS, operation, shares_sent
 from zerolab.recording.storages import parts_of
 
-_LONG_WORDS = ("reduce_scatter", "all_reduce", "all_gather", "all_to_all")
-_WORDS = {"monitored": "barrier", "shard": "all_to_all", "isend": "send", "irecv": "recv"}  # `shard_dim_alltoall`
 _FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd", "_dtensor")
-_GATHERS = ("all_gather", "gather")  # the input is one rank's share of the whole
-_SCATTERS = ("reduce_scatter", "scatter")  # the output is one rank's share of the whole
 _MOST = 64  # nobody reads more numbers than this off a picture
-PHASES_OF: dict[str, Phase] = {
-    "all_gather": "gather",
-    "gather": "gather",
-    "broadcast": "gather",
-    "all_reduce": "reduce",
-    "reduce_scatter": "reduce",
-    "reduce": "reduce",
-}
 
 
 class Request(NamedTuple):
@@ -54,30 +41,6 @@ def communicates(func: Any) -> bool:
     return namespace == "c10d" or (namespace in _FUNCTIONAL and (takes_a_group or name == "wait_tensor"))
 
 
-@lru_cache(maxsize=256)
-def operation(name: str) -> str:
-    """The word for a c10d operation: `_allgather_base_` is an `all_gather`, and so is `allgather_coalesced_`."""
-    bare, head = name.replace("_", ""), name.lstrip("_").split("_")[0]
-    return next((word for word in _LONG_WORDS if bare.startswith(word.replace("_", ""))), _WORDS.get(head, head))
-
-
-def logical_bytes(op: str, nbytes: int, ranks: int) -> int:
-    """What one rank must send for a collective over a buffer of `nbytes`: (N-1)/N of it, twice for all_reduce.
-
-    A send sends everything, a receive and a barrier nothing. For a gather and a scatter, see `shares_sent`.
-    """
-    if op in ("recv", "barrier"):
-        return 0
-    if op == "send":
-        return nbytes
-    return (2 if op == "all_reduce" else 1) * nbytes * (ranks - 1) // ranks
-
-
-def unequal_elements(op: str, sizes: Sequence[int], rank: int) -> int:
-    """Elements that `rank` must send if the ranks' parts have these `sizes`: the others' parts, or its own to each."""
-    return sum(sizes) - sizes[rank] if op == "reduce_scatter" else sizes[rank] * (len(sizes) - 1)
-
-
 def read(func: Any, args: tuple[Any, ...]) -> Request | None:
     """Reads an operation; None for one that communicates nothing, such as c10d's check for NaN."""
     name = func._schema.name.removeprefix("c10d::")
@@ -86,9 +49,9 @@ def read(func: Any, args: tuple[Any, ...]) -> Request | None:
         return None
     op, group = operation(name), dist.ProcessGroup.unbox(handles[0])
     ranks = dist.get_process_group_ranks(group)
-    counted = tensors_in(args[1 if op in _GATHERS else 0])
+    counted = tensors_in(args[1 if op in GATHERS else 0])
     # A rank holds one share of what is gathered or scattered; an event states the size of the whole buffer.
-    shares = len(ranks) if op in (*_GATHERS, *_SCATTERS) else 1
+    shares = len(ranks) if op in (*GATHERS, *SCATTERS) else 1
     numel, nbytes = (0, 0) if op == "barrier" else _size(counted, shares)
     tensors = counted or tensors_in(args[0])
     other = ranks[args[2]] if name in ("send", "recv_", "broadcast_") and 0 <= args[2] < len(ranks) else None
@@ -113,11 +76,6 @@ def _size(tensors: Sequence[torch.Tensor], shares: int) -> tuple[int, int]:
     # A sparse tensor has no `nbytes`.
     sizes = [(tensor.numel(), tensor.element_size()) for tensor in tensors]
     return shares * sum(numel for numel, _ in sizes), shares * sum(numel * width for numel, width in sizes)
-
-
-def shares_sent(op: str, ranks: int, *, is_root: bool) -> int:
-    """How many shares a rank sends: a gather's root none and the others theirs, a scatter's root each other's."""
-    return (ranks - 1) * is_root if op == "scatter" else int(not is_root)
 
 
 def _sent_to_others(tensor: torch.Tensor, splits: Sequence[int], group: dist.ProcessGroup) -> int | None:

@@ -9,10 +9,8 @@ import os
 
 import torch
 
-from zerolab.recording.events import CARD_FIGURES, CardFigures
+from zerolab.recording.events import CardFigures
 from zerolab.runtime import nvml
-
-TENSORS = "tensors"
 
 
 class CudaCard:
@@ -50,21 +48,3 @@ class CudaCard:
 def card_of(device: torch.device) -> CudaCard | None:
     """The card on which a rank computes; None for the CPU."""
     return CudaCard(device) if device.type == "cuda" else None
-
-
-def terms(figures: CardFigures) -> dict[str, int]:
-    """The bytes on the card as a sum of named terms: what the driver says of the process, or else of the whole card.
-
-    Raises ValueError if one of `CARD_FIGURES` is missing that must be there.
-    """
-    known = {name: value for name, value in figures.items() if value is not None}
-    if missing := [name for name in CARD_FIGURES if name not in {*known, "process", "requested"}]:
-        raise ValueError(f"the figures of a card lack {', '.join(missing)}: record the run again")
-    rest = "context and NCCL" if "process" in known else "context, NCCL and other processes"
-    return {
-        TENSORS: known["ledger"],
-        "from before": known["older"],
-        "rounding and workspaces": known["allocated"] - known["older"] - known["ledger"],
-        "cached": known["reserved"] - known["allocated"],
-        rest: known.get("process", known["used"]) - known["reserved"],
-    }

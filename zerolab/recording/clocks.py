@@ -1,22 +1,15 @@
-"""One clock for ranks on several nodes: how far each rank's clock is from rank 0's, read at both ends of a run.
+"""One clock for ranks on several nodes: how far each rank's clock is from rank 0's, at both ends of a run.
 
-A reading is a ping-pong: rank 0 notes the time, the other rank answers with its own, rank 0 notes the time again. The
-answer came somewhere in between, so half the round trip bounds the error, and the fastest of many rounds counts
-(Cristian 1989, "Probabilistic clock synchronization"). Two readings give the drift, assumed constant between them.
+Ranks that run compare their clocks (`pingpong`); of a finished run the collectives tell. Two readings give the drift,
+assumed constant between them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from time import monotonic_ns
 from typing import NamedTuple
-
-import torch
-import torch.distributed as dist
 
 from zerolab.recording.events import RankRecording
 
-# Enough that some are not interrupted: only the fastest counts.
-ROUNDS = 64
 _NEEDS_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 
@@ -26,16 +19,6 @@ class Reading(NamedTuple):
     at: int  # on the rank's own clock
     offset: int  # the rank's clock minus rank 0's
     uncertainty: int  # the offset is right to within this
-
-
-def read(clock: Callable[[], int] = monotonic_ns) -> list[Reading]:
-    """Compares all ranks' clocks, in nanoseconds, with rank 0's. Collective: a reading a rank there, none elsewhere."""
-    if dist.get_rank() != 0:
-        _answer(clock)
-        return []
-    # Rank 0 is the clock, and exactly right by definition.
-    here = Reading(clock(), 0, 0)
-    return [here, *(_ask(rank, clock) for rank in range(1, dist.get_world_size()))]
 
 
 def from_collectives(first: RankRecording, other: RankRecording) -> Reading:
@@ -103,25 +86,3 @@ def on_one_clock(
     worst = max((at.uncertainty for at in readings if at is not None), default=None)
     within = "" if worst is None else f"to within {worst / 1e3:.0f} microseconds, as collectives tell"
     return aligned, f"times of all nodes are on one clock, {within}" if within else None
-
-
-def _ask(rank: int, clock: Callable[[], int]) -> Reading:
-    """Rank 0's side of the ping-pong: the reading of the fastest round."""
-    answer = torch.zeros(1, dtype=torch.int64)
-    readings = []
-    for _ in range(ROUNDS):
-        before = clock()
-        dist.send(answer, rank)
-        dist.recv(answer, rank)
-        after, theirs = clock(), int(answer)
-        half = (after - before + 1) // 2
-        readings.append(Reading(theirs, theirs - before - half, half))
-    return min(readings, key=lambda reading: reading.uncertainty)
-
-
-def _answer(clock: Callable[[], int]) -> None:
-    """The other ranks' side: answers each question with the time."""
-    question = torch.zeros(1, dtype=torch.int64)
-    for _ in range(ROUNDS):
-        dist.recv(question, 0)
-        dist.send(torch.tensor([clock()]), 0)

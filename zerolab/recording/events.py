@@ -39,7 +39,7 @@ CARD_FIGURES = ("ledger", "older", "requested", "allocated", "reserved", "proces
 CardFigures = dict[str, int | None]
 """Bytes on a GPU in a step, None where unknown: `ledger`, at its peak; `older`, tensors from before the recording;
 `requested`, `allocated` and `reserved`, of torch's allocator at its peak; `process`, as the driver counts it; `used`,
-by all processes on the card; `total`, its size. `zerolab.recording.card` names the differences between them."""
+by all processes on the card; `total`, its size. `zerolab.recording.memory` names the differences between them."""
 
 
 @dataclass(frozen=True, slots=True)

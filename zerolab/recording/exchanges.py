@@ -18,15 +18,15 @@ import torch.distributed as dist
 from torch.autograd.profiler import record_function
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerolab.recording import c10d, others
+from zerolab.recording import c10d, operations, others
 from zerolab.recording.aliases import with_aliases
 from zerolab.recording.events import COMMUNICATION as COMMUNICATION_STREAM
 from zerolab.recording.events import SourceLine
 from zerolab.recording.ledger import COMMUNICATION
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.operations import module_of
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import replace
-from zerolab.recording.wrappers import module_of
 from zerolab.runtime.observers import Call, Observer, watching
 
 Small = list[torch.Tensor]
@@ -89,7 +89,7 @@ class Exchanges(Observer):
         ranks = dist.get_process_group_ranks(call.group) if call.group is not None else range(dist.get_world_size())
         draft = self._log_collective(call.op, flat, flat.numel(), flat.nbytes, ranks, numbered=True)
         if call.sizes is not None:
-            elements = c10d.unequal_elements(call.op, call.sizes, dist.get_rank(call.group))
+            elements = operations.unequal_elements(call.op, call.sizes, dist.get_rank(call.group))
             draft["logical_bytes"] = elements * flat.itemsize
         if draft["unit"] is None:  # the flat was empty at every look at the holdings: ZeRO-3's first gather
             draft["unit"] = unit
@@ -317,12 +317,12 @@ class Exchanges(Observer):
         draft = log.add(
             "collective",
             op,
-            phase=c10d.PHASES_OF.get(op, log.phase) if log.step else log.phase,
+            phase=operations.PHASES_OF.get(op, log.phase) if log.step else log.phase,
             unit=known or next((flat for flat in (named, f"{named} frozen") if flat in self._ownership.units), None),
             group=group,
             dtype=str(tensor.dtype).removeprefix("torch.") if tensor is not None else None,
             numel=numel,
-            logical_bytes=c10d.logical_bytes(op, nbytes, len(ranks)),
+            logical_bytes=operations.logical_bytes(op, nbytes, len(ranks)),
             number=next(log.numbers[group]) if numbered else None,
         )
         if self._thread.comparing:

@@ -3,8 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from zerolab.recording import card
-from zerolab.recording.events import CATEGORIES, STATE, RankInfo, RankRecording, State
+from zerolab.recording.events import CARD_FIGURES, CATEGORIES, STATE, CardFigures, RankInfo, RankRecording, State
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -13,6 +12,7 @@ if TYPE_CHECKING:
 HOST = "main memory"
 BOTH = "both"
 ON_CARD = "on the card"
+_TENSORS = "tensors"
 Columns = Mapping[str, Mapping[str, int] | None]
 
 
@@ -106,6 +106,24 @@ def _less(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
     return {name: nbytes - other[name] for name, nbytes in one.items()}
 
 
+def terms_on_card(figures: CardFigures) -> dict[str, int]:
+    """The bytes on the card as a sum of named terms: what the driver says of the process, or else of the whole card.
+
+    Raises ValueError if one of `CARD_FIGURES` is missing that must be there.
+    """
+    known = {name: value for name, value in figures.items() if value is not None}
+    if missing := [name for name in CARD_FIGURES if name not in {*known, "process", "requested"}]:
+        raise ValueError(f"the figures of a card lack {', '.join(missing)}: record the run again")
+    rest = "context and NCCL" if "process" in known else "context, NCCL and other processes"
+    return {
+        _TENSORS: known["ledger"],
+        "from before": known["older"],
+        "rounding and workspaces": known["allocated"] - known["older"] - known["ledger"],
+        "cached": known["reserved"] - known["allocated"],
+        rest: known.get("process", known["used"]) - known["reserved"],
+    }
+
+
 def _beside_tensors(info: RankInfo) -> dict[str, int]:
     """What the card held besides the tensors in the last step, by name, and in total; empty if it was not asked.
 
@@ -113,8 +131,8 @@ def _beside_tensors(info: RankInfo) -> dict[str, int]:
     """
     if not info.card:
         return {}
-    terms = card.terms(info.card[-1])
-    return {name: nbytes for name, nbytes in terms.items() if name != card.TENSORS} | {ON_CARD: sum(terms.values())}
+    terms = terms_on_card(info.card[-1])
+    return {name: nbytes for name, nbytes in terms.items() if name != _TENSORS} | {ON_CARD: sum(terms.values())}
 
 
 def summary(row: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.native import Native
-from zerolab.engines.partition import ROOT
+from zerolab.names import ROOT
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.others import ELSEWHERE

@@ -5,7 +5,6 @@ import sys
 import weakref
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from functools import lru_cache
 from itertools import chain, count
 from typing import Any
 
@@ -13,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
-from zerolab.engines.partition import ROOT, FlatLayout, Slot, find_units
+from zerolab.engines.partition import FlatLayout, Slot, find_units
 
 # The attribute in which each kind of wrapper has what it wraps. By name: importing them all takes seconds.
 DEEPSPEED = "deepspeed.runtime.engine", "DeepSpeedEngine"
@@ -193,14 +192,3 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """What a tensor stands for on this rank: itself, or a DTensor's local part; None for tensors of other kinds."""
     mine = getattr(tensor, "_local_tensor", tensor)
     return mine if type(mine) in (torch.Tensor, nn.Parameter) else None
-
-
-# What FSDP2 tells the profiler, such as `FSDP::all_gather (layers.0)`.
-_LABEL = re.compile(r"FSDP::(?:all_gather|post_backward_reduce)(?: \((?P<module>[^)]+)\))?")
-
-
-@lru_cache(maxsize=1024)  # a step has a hundred labels, the same in each
-def module_of(label: str) -> str | None:
-    """The module that a label names as the one that something is sent for; None for all other labels."""
-    found = _LABEL.fullmatch(label)
-    return (found["module"] or ROOT) if found else None

@@ -112,7 +112,8 @@ class HangWatch:
             # computing, and what it last said about its device is out of date.
             cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else self._effort(member.pid)
             seen = member.seen and member.seen[1], cpu
-            if self._last.get(rank) != seen or (cpu is not None and self._starving.look(member.pid, _counted(member.pid))):
+            starves = cpu is not None and self._starving.look(member.pid, _counted(member.pid))
+            if starves or self._last.get(rank) != seen:
                 self._last[rank], self._moved[rank] = seen, now
                 if self._helpers is not None:
                     self._helpers.forget(member.pid)

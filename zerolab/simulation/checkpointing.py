@@ -10,7 +10,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from zerolab.engines.partition import ROOT, partition
+from zerolab.engines.partition import partition
+from zerolab.names import ROOT
 from zerolab.theory.activations import CHECKPOINTING
 
 MATRICES = (torch.ops.aten.mm.default, torch.ops.aten.addmm.default)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zerolab import files
-from zerolab.difference.prints import folder_of
+from zerolab.difference.fingerprint import folder_of
 from zerolab.recording.events import RankRecording, count
 from zerolab.recording.info import Membership, membership
 from zerolab.trace.ending import leaving
