@@ -159,15 +159,20 @@ def _tried(promise: dict[str, Any], options: argparse.Namespace, end: float) -> 
     with tempfile.TemporaryDirectory(prefix="zerolab-gpu-") as folder:
         answer, log = Path(folder, "answer.json"), Path(folder, "log")
         ended = _ended(options, promise["name"], answer, log, min(left, limit))
-        found = json.loads(answer.read_text()) if answer.exists() else {"verdict": BROKEN, "reason": ended}
+        if answer.exists():
+            found = json.loads(answer.read_text())
+        elif ended is None and left < limit:  # that says nothing about the promise
+            found = {"verdict": NOT_REACHED, "reason": "the time for all of them was over before it was done"}
+        else:
+            found = {"verdict": BROKEN, "reason": ended or f"not done after {limit:.0f} s"}
         if found["verdict"] == BROKEN:
             lines = log.read_text(errors="replace").splitlines()[-LOG_LINES:]
             found |= {"reason": _anonymous(found["reason"]), "log": [_anonymous(line) for line in lines]}
     return known | found | {"seconds": round(time.monotonic() - start, 1)}
 
 
-def _ended(options: argparse.Namespace, name: str, answer: Path, log: Path, limit: float) -> str:
-    """Runs one promise in a process of its own; how that ended, in words."""
+def _ended(options: argparse.Namespace, name: str, answer: Path, log: Path, limit: float) -> str | None:
+    """Runs one promise in a process of its own; how that ended, in words, or None if it was not done."""
     command = [sys.executable, __file__, "--promises", str(options.promises), "--device", options.device]
     command += ["--attempt", name, "--answer", str(answer)]
     with log.open("wb") as file:
@@ -177,7 +182,7 @@ def _ended(options: argparse.Namespace, name: str, answer: Path, log: Path, limi
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
-            return f"not done after {limit:.0f} s"
+            return None
         finally:
             _kill(process)
     if code >= 0:

@@ -141,6 +141,16 @@ def test_when_the_time_is_over_the_other_promises_are_not_reached_and_that_is_no
 
 
 @pytest.mark.slow
+def test_a_promise_that_the_end_of_the_time_cuts_off_is_not_broken(tmp_path):
+    text = SIX.replace('"It comes to an end", 4', '"It comes to an end"')
+    (tmp_path / "long_promises.py").write_text(text)
+    ended = battery("--device", "cpu", "--seconds", "25", "--promises", tmp_path / "long_promises.py", "endless")
+    assert "0 kept, 0 broken, 0 not testable, 1 not reached" in ended.stdout
+    assert "the time for all of them was over" in ended.stdout
+    assert ended.returncode == 1
+
+
+@pytest.mark.slow
 def test_an_unknown_promise_is_refused_with_the_known_ones(tmp_path):
     (tmp_path / "known_promises.py").write_text(SIX)
     ended = battery("--device", "cpu", "--promises", tmp_path / "known_promises.py", "summs")
