@@ -303,11 +303,11 @@ def test_a_file_that_is_not_there_is_refused_before_torch_is_imported() -> None:
 
 
 def test_what_a_run_has_left_is_read_where_there_is_no_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = "--stage zero2 --world-size 2 --model mlp-odd --steps 2 --fingerprints --out run.json".split()
-    subprocess.run([sys.executable, "-m", "zerolab", "record", *made], cwd=tmp_path, check=True)
+    made = ["--stage", "zero2", "--model", "mlp-odd", "--steps", "2", "--fingerprints", "--out", "run.json"]
+    subprocess.run([sys.executable, "-m", "zerolab", "record", "--world-size", "2", *made], cwd=tmp_path, check=True)
     monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "100")
     with Cluster(1, device="cpu") as cluster:
-        (dump,) = cluster.run(lambda: torch._C._distributed_c10d._dump_fr_trace_json())
+        (dump,) = cluster.run(torch._C._distributed_c10d._dump_fr_trace_json)
     (tmp_path / "dump0.json").write_bytes(dump)
     code = (
         "import sys; sys.modules['torch'] = None; from zerolab import cli\n"
