@@ -204,11 +204,32 @@ test("a recording of collectives alone has a beat for each, and an empty one has
   const { list } = beatsOf(payloadOf(events, { units: [] }));
   assert.deepEqual(
     list.map(({ caption }) => caption),
-    ["8 elements: every rank gets the parts of all 2.", "8 elements: added up over all ranks, which all get the sum."],
+    [
+      "8 elements: every rank gets the parts of all 2.",
+      "8 elements: combined over all ranks, which all get the result.",
+    ],
   );
   const empty = { ...payloadOf([pass(0, 0, 1)]), count: 0 };
   for (const stored of Object.values(empty.columns)) stored.data = "";
   assert.deepEqual(beatsOf(empty).list, []);
+});
+
+test("only what names a unit, or autograd called, or is as much as is trained, is called a sum of gradients", () => {
+  const captionOf = (more) => {
+    const sent = { op: "all_reduce", phase: "reduce", unit: undefined, ...more };
+    const events = [0, 1].flatMap((rank) => [
+      pass(rank, 0, 10, { op: "backward", phase: "backward" }),
+      gather(rank, 10, 20, sent),
+    ]);
+    return beatsOf(payloadOf(events)).list.at(-1).caption.split(": ")[1];
+  };
+  const sum = "gradients are added up, and all ranks get the sum.";
+  assert.equal(captionOf({ unit: "a", numel: 16 }), sum);
+  assert.equal(captionOf({ from_autograd: 1, numel: 16 }), sum);
+  assert.equal(captionOf({ numel: 9 }), sum);
+  assert.equal(captionOf({ numel: 16 }), "combined over all ranks, which all get the result.");
+  const own = "combined over all ranks, each of which gets its own part of the result.";
+  assert.equal(captionOf({ numel: 16, op: "reduce_scatter" }), own);
 });
 
 test("ranks that wait at a barrier are not said to move elements, and one number is not called them", () => {
@@ -394,6 +415,26 @@ test("a pass that most ranks ended while one was still sending within the pass b
 
 test("a pass behind one in which ranks wait for each other is a beat, however early one of them began it", () => {
   assert.deepEqual(backwards(1500, 0), ALL_TOLD);
+});
+
+test("so is one of a unit that every rank has whole, though the first to get a core begins it early", () => {
+  const events = [0, 1, 2, 3].flatMap((rank) => {
+    const then = rank ? 1900 : 100;
+    return [
+      pass(rank, 0, then),
+      pass(rank, then, 2000, { unit: "b" }),
+      gather(rank, 2000, 2100, { op: "all_reduce", phase: "reduce", unit: "b", group: [0, 1, 2, 3] }),
+    ];
+  });
+  const { list } = beatsOf(payloadOf(events, { units: PAIR }));
+  assert.deepEqual(
+    list.map(({ kind, units }) => [kind, units[0].name]),
+    [
+      ["compute", "a"],
+      ["compute", "b"],
+      ["collective", "b"],
+    ],
+  );
 });
 
 test("the beats of two steps follow each other without a gap, and are read in their time", () => {

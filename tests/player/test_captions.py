@@ -1,5 +1,6 @@
 """No sentence of the player says what the recording's own events do not say."""
 
+import re
 from contextlib import nullcontext
 from dataclasses import replace
 from itertools import pairwise
@@ -201,21 +202,32 @@ def test_of_ranks_that_send_each_other_activations_none_is_said_to_have_all_para
     assert "the same on every rank" not in tab.locator(".zl-ownership .zl-legend").inner_text()
 
 
-def by_its_own_gradients_alone():
+def by_its_own_gradients_alone(*, exchanges=None):
+    """Two steps, after each of which ranks have the highest loss of all, or the mean of their parameters."""
+    from torch import distributed as dist
+
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for _ in range(2):
-        model(torch.ones(2, 4)).sum().backward()
+        loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
+        if exchanges == "losses":
+            dist.all_reduce(loss.detach(), op=dist.ReduceOp.MAX)
+        for parameter in model.parameters() if exchanges == "parameters" else ():
+            dist.all_reduce(parameter.data.div_(2))
 
 
-def test_of_ranks_that_train_each_for_itself_nothing_is_called_the_same_and_no_gradient_the_mean(two, show):
-    tab = show(two.record(by_its_own_gradients_alone), story=True)
+@pytest.mark.parametrize("exchanges", [None, "losses", "parameters"])
+def test_of_ranks_that_train_each_for_itself_nothing_is_called_the_same_and_no_gradient_the_mean(two, show, exchanges):
+    recording = two.record(by_its_own_gradients_alone, exchanges=exchanges)
+    tab = show(recording, story=True)
     assert "whole unit" in tab.locator(".zl-ownership .zl-legend").inner_text()
     told = [tab.inner_text(".zl-ownership"), *tab.evaluate(f"{PLAYER}.walk.chapters.map(({{ says }}) => says)")]
     assert len(told) > 5
-    assert not [text for text in told if "the same" in text or "copy" in text or "mean" in text]
+    told += [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
+    assert not [text for text in told if re.search(r"same|copy|\bmean\b|added up", text)]
 
 
 def test_under_tensor_parallelism_parts_are_drawn_in_their_owners_colours_and_none_is_called_a_whole(four, show):
@@ -443,7 +455,7 @@ def test_activations_that_are_added_up_are_no_gradients_and_the_batch_is_shared(
     tab = show(recording)
     told = [*stories(tab), *(beat["caption"] for beat in beats_of(tab, recording))]
     assert not [text for text in told if "radient" in text or "Backward" in text or "own batch" in text]
-    assert [text for text in told if text.endswith("elements: added up over all ranks, which all get the sum.")]
+    assert [text for text in told if text.endswith("elements: combined over all ranks, which all get the result.")]
 
 
 def cut_by_rows(rows, width, *, alone):

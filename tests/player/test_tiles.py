@@ -116,7 +116,7 @@ def test_a_step_of_exchanges_alone_as_an_exercise_has_it_is_told_as_these_and_no
         dist.barrier()
 
     tab = show(four.record(exercise), story=True)
-    assert state(tab)["story"] == "4 elements: added up over all ranks, which all get the sum."
+    assert state(tab)["story"] == "4 elements: combined over all ranks, which all get the result."
     assert tab.locator(".zl-where").text_content() == "step 1"
     tab.keyboard.press("ArrowRight")
     assert state(tab)["story"] == "All ranks wait for each other."

@@ -65,7 +65,7 @@ export function payloadOf(events, { units = [["a", 8]], cut } = {}) {
     logical_bytes: (e) => e.logical_bytes ?? 0,
     source: () => 0,
     line: () => 0,
-    from_autograd: () => 0,
+    from_autograd: (e) => e.from_autograd ?? 0,
     number: (e) => counted(e.number),
     peer: (e) => counted(e.peer),
     category: (e) => CATEGORIES.indexOf(e.category) + 1,

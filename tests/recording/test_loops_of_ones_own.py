@@ -51,6 +51,37 @@ def test_state_is_seen_without_an_engine(by_hand):
         assert rank.state == {"parameters": 1372, "gradients": 1372, "optimizer_state": 2744 + 6 * 4}
 
 
+def in_three_blocks(wrapped):
+    """Two steps of three blocks of two units; each rank has all of them or, under tensor parallelism, half of each."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = nn.Sequential(*(nn.Sequential(nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)) for _ in "012"))
+    for block in model if wrapped == "in_parts" else ():
+        parallelize_module(block, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    if wrapped == "ddp":
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.ones(4, 8)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize(("wrapped", "numel"), [("plain", 128), ("ddp", 128), ("in_parts", 64)])
+def test_a_units_gradients_are_held_once_its_backward_is_over_and_are_no_activations(cluster, wrapped, numel):
+    for rank in cluster.record(in_three_blocks, wrapped).ranks:
+        events = [event for event in rank.events if event.step == 2 and event.phase == "backward"]
+        passes = [event for event in events if event.op == "backward" and event.unit != "root"]
+        held = [event for event in events if event.category == "gradients" and event.held]
+        units = ["2.1", "2.0", "1.1", "1.0", "0.1", "0.0"]
+        assert [event.unit for event in passes] == [event.unit for event in held] == units
+        assert {event.held for event in held} == {numel}
+        for place, event in enumerate(passes[:-1]):
+            assert event.live["gradients"] == 4 * numel * (place + 1)
+            assert held[place].t_end <= event.t_end
+
+
 def test_each_all_reduce_is_one_event_with_its_bytes_and_its_line(by_hand):
     for rank in by_hand.ranks:
         reduces = [e for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 2)]

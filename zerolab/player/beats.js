@@ -243,9 +243,8 @@ export class Beats extends Sequence {
       const gives = deed.kind === "compute" && coming;
       const own = gives ? Math.min(deed.t1, Math.max(from, this.#middle(coming, "t_start"))) : deed.t1;
       // Of its time since the window began: what ended before, while a slow rank was still in the last step, is told.
-      // Where ranks wait for each other within their passes, the first may begin one long before most do.
-      const began = this.story.divided.size ? this.#middle(deed, "t_start") : deed.t0;
-      const its = Math.max(0, deed.t1 - Math.max(began, start));
+      // The first rank may begin it long before most do.
+      const its = Math.max(0, deed.t1 - Math.max(this.#middle(deed, "t_start"), start));
       if (deed.kind === "compute" && Math.max(0, own - from) < LEFT * its && k < of.length - 1) return;
       const until = Math.max(from + 1, own, k === of.length - 1 ? end : own);
       const begun = deed.kind === "collective" ? this.#middle(deed, "t_start") : deed.t0;

@@ -66,10 +66,16 @@ function collective(model, event) {
     const own = `its ${part} of ${count(event.numel, "element")} to ${others}`;
     return `gathered ${what} ${took}: ${sent}, ${own}.`;
   }
-  if (event.op === "reduce_scatter")
-    return `reduced ${what} ${took}: ${sent} and keeps the sum of its own ${part} of ${count(event.numel, "element")}.`;
+  // Of a tensor that is no unit's gradient nobody recorded how it was combined; but our own collectives add up.
+  const adds = event.unit || model.columns.from_autograd[event.index] || model.partsOf(event.index).length;
+  if (event.op === "reduce_scatter") {
+    const [kept, whose] = adds ? ["the sum of its own", ""] : ["its own", " of the result"];
+    return `reduced ${what} ${took}: ${sent} and keeps ${kept} ${part} of ${count(event.numel, "element")}${whose}.`;
+  }
   if (event.op === "all_reduce") {
-    const both = "every part to its owner to be added up, then the sums to all";
+    const both = adds
+      ? "every part to its owner to be added up, then the sums to all"
+      : "every part to one rank to be combined, then the results to all";
     return `reduced ${what} ${took}: ${both}; ${sent} of ${count(event.numel, "element")}.`;
   }
   const buffer = event.numel ? `; the buffer has ${count(event.numel, "element")}` : "";
@@ -98,10 +104,11 @@ function exchange(model, event, whole) {
         : `sent the sums of its own part of ${unit} to ${peer}`) + end
     );
   }
+  const values = whole.unit ? "gradients" : "values";
   return (
     (receiving
-      ? `received ${peer}'s gradients for its own part of ${unit}, to add them up`
-      : `sent ${peer} the gradients of the part of ${unit} that ${peer} owns`) + end
+      ? `received ${peer}'s ${values} for its own part of ${unit}, to add them up`
+      : `sent ${peer} the ${values} of the part of ${unit} that ${peer} owns`) + end
   );
 }
 

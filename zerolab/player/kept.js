@@ -1,6 +1,6 @@
 // How much of a unit's parameters ranks ever had, and which units none of them ever had whole.
 
-import { codeOf, size } from "./derived.js";
+import { codeOf, grouped, size } from "./derived.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -49,4 +49,26 @@ export function gathers({ columns, payload }, acts) {
 export function areAllInParts(model) {
   const units = model.units.filter(({ numel }) => numel);
   return units.every((unit) => model.rows.every(({ rank }) => range(model, rank, unit).least < 0.99 * unit.numel));
+}
+
+/**
+ * Whether operations of an act move, on a rank in a step, a unit or as many elements as are trained: parameters or
+ * gradients, no figures. And whether that many are just what they move, on all in each, but for less than a unit.
+ * @param {Model} model @param {Act[]} acts @param {Act} act @param {string[]} ops
+ */
+export function sends({ columns, payload, units }, acts, act, ...ops) {
+  const trained = units.filter(({ frozen, numel }) => !frozen && numel).map(({ numel }) => numel);
+  const all = trained.reduce((sum, numel) => sum + numel, 0);
+  const codes = ops.map((op) => codeOf(payload.words, op)).filter(Boolean);
+  const sent = [...acts.keys()].filter(
+    (i) => acts[i] === act && columns.parent[i] < 0 && codes.includes(columns.op[i]),
+  );
+  const each = [...grouped(sent, (i) => `${columns.rank[i]}:${columns.step[i]}`).values()].map((places) => ({
+    named: places.some((i) => columns.unit[i] || columns.from_autograd[i]),
+    numel: places.reduce((sum, i) => sum + columns.numel[i], 0),
+  }));
+  return {
+    all: each.some(({ named, numel }) => named || numel >= all),
+    just: each.every(({ numel }) => numel >= all && numel < all + Math.min(...trained)),
+  };
 }

@@ -119,7 +119,8 @@ export class Pieces {
    */
   #pieces(beat, places, sent) {
     const category = MOVED[beat.op];
-    if (!category) return [];
+    // What is combined after an update is no gradient: parameters, of which nobody owns a part.
+    if (!category || (category === "gradients" && beat.act !== "backward")) return [];
     const adds = category === "gradients" && sent.half === 0;
     const piece = adds ? sent.to : sent.from;
     const { rank, t_end: end } = this.model.columns;

@@ -4,7 +4,7 @@
 import { codeOf, mean, size, untold } from "./derived.js";
 import { MOVED } from "./events.js";
 import { exact } from "./format.js";
-import { areAllInParts, divided, gathers, range } from "./kept.js";
+import { areAllInParts, divided, gathers, range, sends } from "./kept.js";
 
 /**
  * @import { Model } from "./model.js"
@@ -46,8 +46,10 @@ export class Story {
     this.sent = this.#sent();
     /** Whether ranks send each other what they have computed, as stages of a pipeline do, of which none has all. */
     this.passes = [this.sent.forward, this.sent.backward].some((ops) => ops?.has("send") || ops?.has("recv"));
+    const sums = sends(model, this.acts, "backward", "all_reduce", "reduce_scatter");
     /** Whether gradients are added up by a collective, and how alike updates are that nobody owns a part of. */
-    this.summed = Object.values(this.sent).some((ops) => ops.has("all_reduce") || ops.has("reduce_scatter"));
+    this.summed = sums.all;
+    this.just = sums.just; // so that what names no unit is gradients, too
     this.alike = this.summed ? ", each in the same way" : this.#isSilent() ? ", each by its own gradients alone" : "";
     this.released = this.#released();
     this.divided = divided(model);
@@ -94,19 +96,21 @@ export class Story {
     /** @type {Act} */
     let act = "setup";
     let step = 0;
-    const forward = codeOf(payload.words, "forward");
-    let until = 0; // the end of the forwards so far
+    const [forward, backward] = ["forward", "backward"].map((word) => codeOf(payload.words, word));
+    const until = { [forward]: 0, [backward]: 0 }; // the ends of the passes so far
     for (const i of [...places].sort((a, b) => columns.seq[a] - columns.seq[b])) {
       if (columns.step[i] && columns.step[i] !== step) {
         step = columns.step[i];
         act = "forward";
       }
       const phase = payload.phases[columns.phase[i] - 1];
-      if (columns.op[i] === forward) until = Math.max(until, columns.t_end[i]);
+      if (columns.op[i] in until) until[columns.op[i]] = Math.max(until[columns.op[i]], columns.t_end[i]);
       // Ranks that share the computing of a unit add up what they get, before its forward is over.
-      const within = act === "forward" && !columns.unit[i] && columns.t_start[i] < until;
+      const within = act === "forward" && !columns.unit[i] && columns.t_start[i] < until[forward];
+      // Nor is it gradients what they combine once there was an update, unless that is made as backward goes on.
+      const after = (act === "update" || act === "share") && columns.t_start[i] >= until[backward];
       if (phase === "forward") act = "forward";
-      else if (phase === "backward" || (phase === "reduce" && !within)) act = "backward";
+      else if (phase === "backward" || (phase === "reduce" && !within && !after)) act = "backward";
       else if (phase === "step" && act !== "share") act = "update";
       else if (phase === "gather" && act === "update") act = "share";
       this.acts[i] = step && !columns.step[i] && phase === "setup" ? "aside" : act;
@@ -229,23 +233,9 @@ export class Story {
   /** In how many parts ranks own what they update; 0 if they all update everything. */
   get own() {
     const { parts } = this;
-    const shared = !this.#isHeld("optimizer_state") && this.#sharesAll() ? this.model.worldSize : 0;
+    const shares = !this.#isHeld("optimizer_state") && sends(this.model, this.acts, "share", "all_gather").all;
+    const shared = shares && this.model.units.length ? this.model.worldSize : 0;
     return parts.optimizer_state || parts.parameters || parts.gradients || shared;
-  }
-
-  /** Whether a unit, or as many elements as all have, are gathered after an update: they are parameters, no figures. */
-  #sharesAll() {
-    const { model, acts } = this;
-    const { columns, payload } = model;
-    const trained = model.units.reduce((sum, unit) => sum + (unit.frozen ? 0 : unit.numel), 0);
-    /** @type {Map<string, number>} */
-    const gathered = new Map();
-    acts.forEach((act, i) => {
-      if (act !== "share" || columns.parent[i] >= 0 || payload.words[columns.op[i] - 1] !== "all_gather") return;
-      const step = `${columns.rank[i]}:${columns.step[i]}`;
-      gathered.set(step, (gathered.get(step) ?? 0) + (columns.unit[i] ? trained : columns.numel[i]));
-    });
-    return trained > 0 && Math.max(0, ...gathered.values()) >= trained;
   }
 
   #untrained() {
@@ -314,22 +304,23 @@ const TOLD = {
       : `a rank keeps ${share} of each ${unit}, but computing needs all of it`;
     return `Forward: ${kept}, so each is gathered just before its turn${released ? " and released after it" : ""}.`;
   },
-  backward({ parts, known, passes, released, divided, does }) {
+  backward({ parts, known, passes, released, divided, summed, does }) {
     const again = parts.parameters && released ? "each is gathered once more; " : "";
     const start = `Backward, last unit first: ${again}`;
-    if (does("reduce_scatter")) {
+    if (summed && does("reduce_scatter")) {
       const isKnown = known.gradients && known.update;
       const kept = parts.gradients ? ", and the rest is freed" : "; whole ones stay until the update";
       return `${start}gradients are added up over the ranks, each part on its owner${isKnown ? kept : ""}.`;
     }
     if (divided) return `${start}every rank has the gradients of its own part.`;
-    if (does("all_reduce")) {
+    if (summed && does("all_reduce")) {
       const one = known.optimizer_state ? ", so that all of them make the same update" : "";
       const use = parts.optimizer_state ? ", and each then uses its own part of the sums" : one;
       return `${start}each gradient is added up over all ranks${use}.`;
     }
     if (passes) return `${start}ranks send each other what they have computed, and go on with what they get.`;
-    return `${start}every rank has the gradients of its own batch, and sends none of them yet.`;
+    const none = does("all_reduce", "reduce_scatter") ? "" : ", and sends none of them yet";
+    return `${start}every rank has the gradients of its own batch${none}.`;
   },
   update({ parts, known, own, owned, divided, trained, whole, summed, alike, does }) {
     if (divided) return "Update: each rank updates what it has.";

@@ -11,6 +11,15 @@ import { part } from "./questions.js";
  */
 
 /**
+ * What ranks get of a tensor that is combined over them.
+ * @type {Record<string, string>}
+ */
+const COMBINED = {
+  all_reduce: "which all get the result",
+  reduce_scatter: "each of which gets its own part of the result",
+};
+
+/**
  * Ranks by their number, or of several how many.
  * @param {Set<number>} ranks
  */
@@ -89,8 +98,9 @@ function differing({ places }, { columns, payload }) {
 function sending({ op, act, places, units }, model, story, isBroken) {
   const { group } = model.event(places[0]);
   const ranks = group?.length ?? model.worldSize;
-  const forward = act === "forward"; // in which there are no gradients yet
-  const whole = !model.units.length || forward;
+  const [first] = places;
+  const isKnown = units.length > 0 || model.columns.from_autograd[first] > 0 || story.just;
+  const gradients = act === "backward" && model.units.length && isKnown ? "gradients are " : "";
   const some = ranks < model.worldSize;
   const [whose, theirs] = some ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
   const number = story.uneven && !story.divided.size ? "" : `${exact(ranks)} `; // some may have nothing
@@ -103,11 +113,12 @@ function sending({ op, act, places, units }, model, story, isBroken) {
       : units.some(({ name }) => story.divided.has(name))
         ? `what ${whose} keep of it is gathered, so that each of them has it`
         : `its ${number}shards are gathered, so every rank${theirs} has all of it`;
+  // The operation is not recorded; but our own collectives, whose messages are, add up.
+  if (op in COMBINED && !gradients && !model.partsOf(first).length) return `combined over ${whose}, ${COMBINED[op]}`;
   if (op === "reduce_scatter")
-    return whole
-      ? `each rank gets the sum${theirs} of its own part`
-      : `gradients are added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`;
-  const gradients = whole ? "" : "gradients are ";
+    return gradients
+      ? `${gradients}added up${some ? ` over ${whose}` : ""}, each part on the rank that owns it`
+      : `each rank gets the sum${theirs} of its own part`;
   if (op === "all_reduce")
     return !gradients || some
       ? `${gradients}added up over ${whose}, which all get the sum`
@@ -132,8 +143,7 @@ function amid({ op, act, places }, model) {
   const [whose, theirs] =
     ranks < model.worldSize ? [`the ${exact(ranks)} ranks of a group`, " of the group"] : ["all ranks", ""];
   const what = `within its ${act}, ${count(numel, "element")} ${numel === 1 ? "is" : "are"}`;
-  if (op === "all_reduce") return `${what} combined over ${whose}, which all get the result`;
-  if (op === "reduce_scatter") return `${what} combined over ${whose}, each of which gets its own part of the result`;
+  if (op in COMBINED) return `${what} combined over ${whose}, ${COMBINED[op]}`;
   if (op === "all_gather") return `${what} gathered, so every rank${theirs} has all of them`;
   return `within its ${act}, ${words(op)} between ${exact(ranks)} ranks, of ${count(numel, "element")}`;
 }

@@ -26,7 +26,7 @@ export class Values {
       for (const i of places) {
         for (const { name } of units) {
           const key = `${rank[i]}:${name}`;
-          if (op === "all_reduce" || op === "reduce_scatter")
+          if (act === "backward" && (op === "all_reduce" || op === "reduce_scatter"))
             put(this.reductions, key, { start: start[i], end: end[i], all: op === "all_reduce" });
           else if (act === "share" && (op === "all_gather" || op === "broadcast")) put(this.arrivals, key, end[i]);
         }

@@ -17,7 +17,7 @@ from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, u
 from zerolab.recording.log import Log
 from zerolab.recording.units import Held, Pieces, Places, as_trained, flat_of_gradient, lay_out, masters_of, who_trains
 from zerolab.recording.updates import tensors_of
-from zerolab.recording.wrappers import Parts, deepspeed_in, is_replicated, is_sharded, local_of, parts_of, prefix_of
+from zerolab.recording.wrappers import Part, deepspeed_in, is_replicated, is_sharded, local_of, parts_of, prefix_of
 from zerolab.runtime.observers import Call, Holder
 
 EVERYTHING = ""  # in place of a flat's name
@@ -36,7 +36,7 @@ class Ownership:
         self._own: WeakKeyDictionary[nn.Module, dict[str, weakref.ref[nn.Parameter]]] = WeakKeyDictionary()
         self._grown: WeakSet[nn.Module] = WeakSet()  # models with parameters that have no place
         self.prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-        self._parts_of: WeakKeyDictionary[nn.Module, Parts] = WeakKeyDictionary()
+        self._parts_of: WeakKeyDictionary[nn.Module, dict[str | None, list[Part]]] = WeakKeyDictionary()
         self._pieces = Pieces()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, list[int]] = WeakKeyDictionary()
@@ -317,7 +317,7 @@ class Ownership:
         held: list[Held] = []
         for model, places in self._models.items():
             seen = set()  # a tied parameter has several names
-            for prefix, part, records in self._parts(model, again=updates):
+            for prefix, part, records in self._parts(model, names, again=updates):
                 module = part()
                 for key, there in module._parameters.items() if module is not None else ():
                     unit, start = places.get(prefix + key, (None, 0))
@@ -342,8 +342,9 @@ class Ownership:
         own = None if self.follows_others else self._own[model].get(name)
         return there if own is None else own()
 
-    def _parts(self, model: nn.Module, *, again: bool) -> Parts:
-        """The modules of a model; `again` looks them up anew, as at each update."""
+    def _parts(self, model: nn.Module, names: set[str] | None, *, again: bool) -> Iterable[Part]:
+        """The modules that have something in some flats of a model, or all; `again` looks anew, as at each update."""
         if again or model not in self._parts_of:
-            self._parts_of[model] = parts_of(model)
-        return self._parts_of[model]
+            self._parts_of[model] = parts_of(model, self._models[model])
+        known = self._parts_of[model]
+        return chain(*(known.get(name, ()) for name in ([None] if names is None else names)))

@@ -15,13 +15,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from zerolab.engines.native import Native
 from zerolab.names import ROOT
+from zerolab.recording import wrappers
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
 from zerolab.recording.others import ELSEWHERE
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import COMPILED_EAGER, COMPILED_HIDDEN, has_shapes, is_compiled, units_of, unwrapped
+from zerolab.recording.wrappers import has_shapes, is_compiled, is_replicated, is_sharded, units_of, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
@@ -59,6 +60,7 @@ class Passes(Observer):
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
+        self._late: set[str] = set()  # units of whose gradients nobody else tells before the whole backward is over
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
@@ -81,6 +83,7 @@ class Passes(Observer):
         units = {flat.layout.unit for flat in engine.flats} - {ROOT}
         self._forget_parts(engine.model)
         self._learn_names({unit: module.get_submodule(unit) for unit in units} | {ROOT: engine.model})
+        self._late = self._late | units if is_replicated(engine.model) else self._late - units
         self.watch_gradients(engine.model)
         self._ownership.add_engine(engine)
 
@@ -169,7 +172,7 @@ class Passes(Observer):
         """Notes a model that is called for the first time, and returns the name of its root."""
         model = unwrapped(module)
         if is_compiled(module):
-            text = COMPILED_HIDDEN if self._log.times_only else COMPILED_EAGER
+            text = wrappers.COMPILED_HIDDEN if self._log.times_only else wrappers.COMPILED_EAGER
             self._log.add("note", "torch.compile", text=text)
         its, root = self._ownership, ROOT
         if not its.is_known(model) and its.is_part(model):  # called by itself: its units have their names
@@ -182,6 +185,7 @@ class Passes(Observer):
             root, units = prefix + ROOT, {prefix + unit: unit for unit in units_of(model)}
             modules = {name: model.get_submodule(unit) for name, unit in units.items() if name in own} | {root: module}
         self._learn_names(modules)
+        self._late |= {*modules} if not is_sharded(module) else set()
         self._roots.add(root)
         return root
 
@@ -269,6 +273,8 @@ class Passes(Observer):
         if unit == root or self._backward[-1]["unit"] == unit:
             return
         if len(self._backward) > 1:
+            if self._backward[-1]["unit"] in self._late:
+                self._ownership.look_at(self._backward[-1]["unit"])
             log.end(self._backward.pop())
         self._backward.append(log.add("module", "backward", unit=unit))
 

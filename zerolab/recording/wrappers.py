@@ -115,18 +115,23 @@ def fsdp_params(model: nn.Module) -> Iterable[Any]:
     return fsdp2.fsdp_params(model)
 
 
-Parts = list[tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]]
-"""The modules of a model: the prefix of its parameters' names, the module, and FSDP2's records of its parameters."""
+Part = tuple[str, weakref.ref[nn.Module], dict[str, weakref.ref[Any]]]
+"""A module of a model: the prefix of its parameters' names, the module, and FSDP2's records of its parameters."""
 
 
-def parts_of(model: nn.Module) -> Parts:
-    """The modules of a model as they are now."""
+def parts_of(model: nn.Module, places: Mapping[Any, tuple[str, int]]) -> dict[str | None, list[Part]]:
+    """The modules of a model as they are now, by the flats in which they have parameters; all of them under None."""
     records: dict[int, dict[str, weakref.ref[Any]]] = {}
     for each in fsdp_params(model):
         info = each._module_info
         records.setdefault(id(info.module), {})[info.param_name] = weakref.ref(each)
-    modules = model.named_modules()
-    return [(f"{n}." if n else "", weakref.ref(part), records.get(id(part), {})) for n, part in modules]
+    found: dict[str | None, list[Part]] = {None: []}
+    for name, module in model.named_modules():
+        prefix = f"{name}." if name else ""
+        flats = {places[prefix + key][0] for key in module._parameters if prefix + key in places}
+        for flat in (None, *flats):
+            found.setdefault(flat, []).append((prefix, weakref.ref(module), records.get(id(module), {})))
+    return found
 
 
 def has_shapes(module: nn.Module) -> bool:
