@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -525,3 +526,47 @@ def test_a_rank_that_computes_and_gets_no_core_does_not_stand_still(starved):
     starved.send_signal(signal.SIGSTOP)
     while watch.look([0, 1]) is None:
         time.sleep(0.05)
+
+
+SENDS = """
+import os, pathlib, sys, threading, time
+def send():
+    pathlib.Path("/proc/thread-self/comm").write_text("gloo_tcp_loop")
+    receiving, sending = os.pipe()
+    while True:
+        for _ in range({}):
+            os.write(sending, bytes(1 << 15))
+            os.read(receiving, 1 << 15)
+        time.sleep(0.05)
+threading.Thread(target=send, daemon=True).start()
+threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize(("messages", "moves"), [(5, True), (0, False)], ids=["that is sent", "that nobody sends"])
+def test_ranks_that_wait_for_what_is_large_hang_only_once_nothing_of_it_is_sent(messages, moves):
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(2))
+    pages = board.pages(fd, 2)
+    for page in pages:
+        page.write(Position(INSIDE, "broadcast", 0, time.monotonic_ns() - 10**10))
+    with subprocess.Popen([sys.executable, "-c", SENDS.format(messages)]) as process:
+        time.sleep(0.5)  # until it has a thread
+        members = [types.SimpleNamespace(pid=pid, seen=None) for pid in (os.getpid(), process.pid)]
+        ranks = types.SimpleNamespace(members=members, board=pages, ask=lambda _: None)
+        watch, until = hang.HangWatch(ranks, timeout=1.0, effort=lambda _: 0), time.monotonic() + 3.0
+        looks = []
+        while time.monotonic() < until:
+            looks.append(watch.look([0, 1]))
+            time.sleep(0.05)
+        process.kill()
+    assert (set(looks) == {None}) == moves
+
+
+def test_a_thread_that_polls_on_a_busy_machine_works_no_more_than_on_an_idle_one():
+    second, thread = 10**9, Path("/proc/1/task/1")
+    polls = hang.share({thread: (second // 100, second * 8 // 10)}, {}, 1.0)
+    computes = hang.share({thread: (second // 5, second * 8 // 10)}, {}, 1.0)
+    assert polls == pytest.approx(0.05)
+    assert computes == pytest.approx(1.0)
+    assert hang.share({thread: (second, 5 * second)}, {}, 1.0) == 1.0, "it is told of a wait once that is over"

@@ -343,6 +343,35 @@ def test_a_fork_that_the_system_refuses_costs_one_cluster_and_no_other(own_serve
 
 
 @pytest.mark.slow
+def test_a_server_that_imports_for_long_is_waited_for_as_long_as_it_works(own_server, tmp_path, monkeypatch):
+    (tmp_path / "works_long.py").write_text(
+        "import time; end = time.monotonic() + 6\nwhile time.monotonic() < end: pass"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(launch, "START_LIMIT", 3.0)
+    with Cluster(1, device="cpu") as cluster:
+        launch.launcher().preload("works_long")
+        with Cluster(1, device="cpu") as other:
+            assert other.run(dist.get_rank) == cluster.run(dist.get_rank)
+
+
+@pytest.mark.slow
+def test_a_rank_that_dies_while_the_server_is_busy_is_named_and_not_who_lost_it(own_server, tmp_path, monkeypatch):
+    (tmp_path / "takes_long.py").write_text("import time; time.sleep(4)")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def die():
+        if dist.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        dist.barrier()
+
+    with Cluster(2, device="cpu") as cluster:
+        launch.launcher().preload("takes_long")
+        with pytest.raises(RankError, match=r"^rank 1 \(pid \d+\) was killed by SIGKILL"):
+            cluster.run(die)
+
+
+@pytest.mark.slow
 def test_a_script_that_sigpipe_ends_outlives_its_ranks_and_their_server():
     ended = output_of(SIGPIPE_ENDS_IT)
     assert ended.returncode == 0, ended

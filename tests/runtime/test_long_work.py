@@ -1,5 +1,6 @@
 """Ranks that wait for one that works, for however long and wherever it works; and the words if it does not."""
 
+import contextlib
 import os
 import re
 import signal
@@ -113,6 +114,29 @@ def test_a_rank_that_waits_for_what_only_sleeps_is_found_and_named_with_its_line
         r"rank 1 waits for no other rank, and uses hardly any CPU, at test_long_work.py, line \d+: "
     )
     assert re.match(sentence, str(caught.value)), str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("seconds", "ends"),
+    [(7, contextlib.nullcontext()), (60, pytest.raises(CollectiveHang, match="rank 1 waits for no other rank"))],
+    ids=["a slow one", "one that is gone"],
+)
+def test_a_rank_may_wait_for_a_disk_for_as_long_as_the_timeout(tmp_path, seconds, ends):
+    os.mkfifo(tmp_path / "slow")
+
+    def write():
+        if dist.get_rank() == 1:  # Linux counts waiting for a child that has not begun its program in the same way
+            files = [(os.POSIX_SPAWN_OPEN, 0, tmp_path / "slow", os.O_RDONLY, 0)]
+            os.waitpid(os.posix_spawn("/bin/true", ["true"], os.environ, file_actions=files), 0)
+        dist.barrier()
+
+    timer = threading.Timer(seconds, (tmp_path / "slow").write_bytes, [b""])
+    with Cluster(2, device="cpu", timeout=5) as cluster:
+        timer.start()
+        with ends:
+            cluster.run(write)
+    timer.cancel()
 
 
 @pytest.mark.slow

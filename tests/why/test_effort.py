@@ -9,7 +9,6 @@ import types
 import pytest
 
 from zerolab.runtime.board import DONE, IN_FLIGHT, INSIDE, Position
-from zerolab.runtime.hang import working_cpu
 from zerolab.why import watch
 from zerolab.why.notes import Notes
 from zerolab.why.watch import Options, _Rank, _Ranks, born
@@ -94,11 +93,9 @@ def test_a_rank_whose_other_threads_compute_works(tmp_path, turn, works):
 
 
 def test_the_process_that_looks_does_not_take_its_own_work_for_that_of_the_rank_that_started_it(busy, monkeypatch):
-    while working_cpu(busy.pid)[0] < 2e8:
-        time.sleep(0.01)
-    with_it = watch._cpu(os.getpid())
+    with_it = watch._spent(os.getpid())
     monkeypatch.setattr(watch, "os", types.SimpleNamespace(getpid=lambda: busy.pid))
-    assert watch._cpu(os.getpid()) < with_it - 0.1
+    assert len(watch._spent(os.getpid())) == len(with_it) - 1
 
 
 def test_ranks_of_one_run_are_found_whoever_their_parents_are_and_those_of_an_earlier_one_are_not(busy, tmp_path):

@@ -181,7 +181,7 @@ def test_torchrun_starts_it_and_the_command_says_it_again(tmp_path):
 
 def test_a_process_that_ends_while_it_is_looked_at_does_not_end_the_watch(monkeypatch):
     listing = {name: getattr(os, name) for name in ("scandir", "listdir")}
-    for look in (watch._cpu, watch._below):
+    for look in (watch._spent, watch._below):
         child = subprocess.Popen(["sleep", "60"])
 
         def ended(place, *, name, child=child):

@@ -26,6 +26,7 @@ from zerolab.runtime.waiting import SILENCE
 TICK = 0.2  # seconds between looks at the clock while nothing arrives
 SETTLE = 0.1  # seconds after a failure in which other ranks may still report theirs
 SETTLE_FOR_CAUSE = 1.0  # the same, while every reported failure only says that a peer was lost
+SETTLE_FOR_DEATH = 60.0  # the same, while such a peer has died and the fork server is too busy to say so
 LOOK = 0.4  # seconds that a rank has to report where it is
 DRAIN = 0.2  # seconds at most to collect prints, after the last result and between two calls
 
@@ -203,6 +204,8 @@ class Call:
         # Peers notice a lost connection before the rank that caused it has formatted its traceback.
         only_consequences = all(outcome.blames_a_peer for outcome in failures)
         first = min(outcome.time for outcome in failures) / 1e9
+        if only_consequences and any(self._ranks.owes_ending(rank) for rank in self._unfinished()):
+            return first + SETTLE_FOR_DEATH
         return first + (SETTLE_FOR_CAUSE if only_consequences else SETTLE)
 
     def _tell_of_stopped(self) -> None:

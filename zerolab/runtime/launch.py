@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import IO
 
 from zerolab.runtime.handover import NO_ROOM
+from zerolab.runtime.hang import working_cpu
 from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.machine import process_fields
 
-START_LIMIT = 120.0  # seconds that a fork server may take to import torch on a slow, busy box
+START_LIMIT = 120.0  # seconds for which a fork server that imports torch may stand still, as on a slow disk
 LOOK = 1.0  # seconds after which a server that says nothing is looked after: a signal may have stopped it
 FIRST_FILE = 3  # below it are stdin, stdout and stderr
+_IS_EXITING = 0x4  # of a process's flags in Linux: it has closed its files, or is about to
 EXIT_WAIT = 2.0  # seconds that the kernel, as it exits, waits for the server to end its ranks and what they started
 
 Ending = tuple[int | None, int]
@@ -81,11 +83,13 @@ class ForkLauncher:
             message = [json.dumps({"op": "start", "request": request}).encode()]
             with contextlib.suppress(ConnectionError):  # the server has gone; its log, which is read below, says why
                 socket.send_fds(self._control, message, fds, socket.MSG_NOSIGNAL)
-            deadline = time.monotonic() + START_LIMIT
+            deadline, spent = 0.0, None
             # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
                 with interruptible():
                     arrived = self._is_readable(LOOK)
+                if spent != (spent := working_cpu(self._process.pid)):  # on a busy box it may import for minutes
+                    deadline = time.monotonic() + START_LIMIT
                 waits = self._control.fileno() >= 0 and self.is_alive() and time.monotonic() < deadline
                 if not (self._receive() if arrived else waits):
                     self._log.seek(0)
@@ -131,6 +135,12 @@ class ForkLauncher:
             if pid not in self._ended and not self.is_alive():
                 return None, time.monotonic_ns()
             return self._ended.get(pid)
+
+    def owes_ending(self, pid: int) -> bool:
+        """Whether a rank has ended, or is about to, and the server has not told how: it may be busy, or get no core."""
+        fields = process_fields(Path(f"/proc/{pid}"))  # first: once it has told, they are gone
+        ends = fields[:1] in ([], ["Z"], ["X"]) or bool(int(fields[6]) & _IS_EXITING)
+        return ends and self.ending(pid) is None
 
     def is_alive(self) -> bool:
         """Whether the fork server is there; without it its ranks are gone, too. One that was stopped goes on."""
@@ -261,6 +271,10 @@ class SpawnLauncher:
         """How a rank ended; None while it lives."""
         code = self._processes[pid].poll()
         return None if code is None else (code, time.monotonic_ns())
+
+    def owes_ending(self, _: int) -> bool:
+        """Never: we ask the system."""
+        return False
 
     def is_alive(self) -> bool:
         """There is no server that could be gone."""

@@ -81,6 +81,10 @@ class Ranks:
         """How a rank ended; None while it lives."""
         return self._launcher.ending(self.members[rank].pid)
 
+    def owes_ending(self, rank: int) -> bool:
+        """Whether it has ended, or is about to, and we have not been told how."""
+        return self._launcher.owes_ending(self.members[rank].pid)
+
     def ask(self, ranks: Collection[int]) -> None:
         """Ask ranks where they stand; the answers come in with everything else, as `Member.seen`."""
         for member in (self.members[rank] for rank in ranks):

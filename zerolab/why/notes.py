@@ -27,7 +27,7 @@ class Notes:
         descriptor = os.open(place, os.O_RDWR | (os.O_CREAT | os.O_TRUNC if new else 0), 0o600)
         try:
             if new:
-                os.ftruncate(descriptor, _BYTES)
+                _fill(place)
                 place.rename(path)
             elif os.fstat(descriptor).st_size != _BYTES:
                 raise ValueError(f"{str(path)!r} is not what a rank writes under zerolab.why: name another folder")
@@ -68,6 +68,15 @@ def in_folder(folder: Path) -> dict[int, Path]:
     """The files in which ranks have their notes, by rank; other files may have names that begin alike."""
     named = {path: path.name.removeprefix(NAME) for path in folder.glob(f"{NAME}*")}
     return {int(rank): path for path, rank in named.items() if rank.isdecimal()}
+
+
+def _fill(place: Path) -> None:
+    """Zeros for all of it: on a full disk that fails, while memory mapped from a hole would end the rank by SIGBUS."""
+    try:
+        place.write_bytes(bytes(_BYTES))
+    except OSError:
+        place.unlink()
+        raise
 
 
 def _encoded(said: dict[str, Any]) -> bytes:

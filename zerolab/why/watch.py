@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerolab import files
-from zerolab.runtime import board, faults, stack
+from zerolab.runtime import board, faults, hang, stack
 from zerolab.runtime.board import FAILED, IN_FLIGHT, INSIDE, ON_DEVICE, Page, Position
 from zerolab.runtime.faults import STOPPED, Outcome, Standing
-from zerolab.runtime.hang import HangWatch, Helpers, is_stopped, spent_by_threads, threads, working_cpu
+from zerolab.runtime.hang import HangWatch, Helpers, Times, is_stopped
 from zerolab.runtime.machine import process_fields
 from zerolab.runtime.mismatch import Calls
 from zerolab.why import verdict
@@ -63,8 +63,9 @@ class _Rank:
         self.notes, self.said, self.pid, self._timeout = notes, said, said["pid"], timeout
         self.seen: tuple[int, int, str, str] | None = None
         self.ending: Outcome | None = None
-        self._helpers = Helpers(spent_by_threads)
-        self._work, self._works, self._spent = 0, False, (time.monotonic(), 0.0, 0)
+        self._helpers = Helpers(hang.spent_by_threads)
+        self._work, self._works = 0, False
+        self._spent: tuple[float, Times, int] = (time.monotonic(), {}, 0)
         self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
 
     def look(self) -> None:
@@ -78,12 +79,13 @@ class _Rank:
         now, position = time.monotonic(), self.notes.page.read()
         if position != self._position:
             self._position, self._since = position, now
-        then, cpu, read = self._spent
+        then, spent, read = self._spent
         if now - then >= (every := min(0.5, self._timeout / 3)):
-            self._spent = now, _cpu(self.pid), _read(self.pid)
-            rate = (self._spent[1] - cpu) / (now - then), (self._spent[2] - read) / (now - then)
+            self._spent = now, _spent(self.pid), hang.transferred(Path(f"/proc/{self.pid}"))
+            computes = hang.share(self._spent[1], spent, now - then) > WORK
+            reads = self._spent[2] - read > READ * (now - then)
             helped = self._helpers.work(self.pid, now)
-            self._works = rate[0] > WORK or rate[1] > READ or helped or bool(self.said.get("device"))
+            self._works = computes or reads or helped or bool(self.said.get("device"))
             # Within a collective a rank waits, but ranks that join connect to each other. Outside, a loop of a few
             # lines of Python does not count, however busy.
             is_quiet = self._silence() > min(QUIET, self._timeout / 2)  # if the timeout is short, it may only be late
@@ -307,27 +309,19 @@ class Watch:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _cpu(pid: int) -> float:
-    """Seconds that the main thread, autograd's and the processes below have run, or have waited for a core."""
-    below = [working_cpu(child, waits=True) for child in _below(pid) if child != os.getpid()]  # a rank has started this
-    return sum(spent or 0 for each in [working_cpu(pid, waits=True), *below] for spent in each) / 1e9
+def _spent(pid: int) -> Times:
+    """What the main thread, autograd's and those of the processes below have spent."""
+    processes = [pid, *(child for child in _below(pid) if child != os.getpid())]  # a rank has started this
+    return hang.times(task for process in processes for task in hang.counted(process))
 
 
 def _below(pid: int) -> list[int]:
     """The processes that a process has started, and what those have."""
     found = []
-    for task in threads(pid):
+    for task in hang.threads(pid):
         with contextlib.suppress(OSError):
             found += [int(child) for child in (task / "children").read_text().split()]
     return found + [child for each in found for child in _below(each)]
-
-
-def _read(pid: int) -> int:
-    """Bytes that a process has read from files and written to them."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        said = Path(f"/proc/{pid}/io").read_text().split()
-        return int(said[1]) + int(said[3])
-    return 0
 
 
 def _place(filename: str, line: int) -> str:
