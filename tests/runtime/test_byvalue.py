@@ -61,6 +61,9 @@ def same(function: typing.Callable[P, R]) -> typing.Callable[P, R]:
 def next_rank(rank: Rank) -> Rank:
     return Rank(rank + 1)
 
+def first(values: list[R]) -> R:
+    return values[0]
+
 known = Model(3)
 known.params
 
@@ -74,6 +77,20 @@ class Missing:
         return "MISSING"
 
 MISSING = Missing()
+"""
+if sys.version_info >= (3, 12):
+    NOTEBOOK += """
+type Numbers = list[float]
+type Pair[T] = tuple[T, T]
+
+class Net[T]:
+    parts: Pair[T]
+
+    def first(self, values: Numbers) -> T:
+        return values[0]
+
+def swapped[T](pair: Pair[T]) -> Pair[T]:
+    return pair[::-1]
 """
 
 
@@ -96,12 +113,20 @@ CALLS = {
                 (4, 9, "a number", "anything")),
     "a property that is known already": ("lambda: known.__dict__", {"width": 3, "params": 9}),
     "types in annotations": ("lambda: next_rank(3)", 4),
+    "a type variable in annotations": ("lambda: first([3])", 3),
+    "a type variable itself": ("lambda: R.__name__", "R"),
     "a name of a type": ("lambda: Rank.__module__ + '.' + Rank.__name__", "__main__.Rank"),
     "the rank's own environment": ("lambda: environ['RANK']", "0"),
     "a class that says it is a builtin": ("lambda: (safe_open.__module__, hasattr(safe_open, 'get_slice'))",
                                           ("builtins", True)),
     "a dataclass": ("lambda: dataclasses.astuple(Sizes(3))", (3, 4)),
 }  # fmt: skip
+if sys.version_info >= (3, 12):
+    CALLS |= {
+        "an alias in annotations": ("lambda: Net().first([3.0])", 3.0),
+        "an alias itself": ("lambda: (str(Pair[int]), str(Numbers.__value__))", ("Pair[int]", "list[float]")),
+        "a function's own type variables": ("lambda: swapped((1, 2))", (2, 1)),
+    }
 
 
 @pytest.mark.parametrize(("expression", "result"), CALLS.values(), ids=CALLS)

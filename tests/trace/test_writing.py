@@ -67,6 +67,15 @@ def test_a_script_that_ends_by_os_exit_after_the_last_step_has_left_what_was_rec
     assert [jsonfile.read(path).ranks[0].info.steps for path in left[:1]] == [2]
 
 
+def test_where_no_thread_can_be_started_a_recording_is_written_all_the_same(tmp_path):
+    # As at the end of a script in Python 3.12.0 and 3.12.1: with stacks that no machine has room for.
+    script = "import threading\ntrain('run.json', lambda: threading.stack_size(2**46), fingerprints=False)\n"
+    done = run_alone(tmp_path, TRAIN + script)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+    assert done.stderr == "zerolab: 2 steps of 1 rank, from step 1 on, in run.json\n"
+    assert Recording.load(tmp_path / "run.json").info.steps == 2
+
+
 def test_fingerprints_of_another_run_that_cannot_be_removed_are_named_and_the_training_goes_on(tmp_path):
     stays = tmp_path / "run.json.fingerprints" / "rank-0.json"
     stays.mkdir(parents=True)

@@ -171,8 +171,6 @@ _NAMED = {
     *(("torch.distributed.checkpoint.planner", name) for name in ("WriteItem", "WriteItemType", "TensorWriteData")),
     ("torch.distributed.checkpoint.storage", "WriteResult"),
     ("collections", "OrderedDict"),
-    ("pathlib._local", "PosixPath"),
-    ("pathlib._local", "WindowsPath"),
 }
 
 
@@ -180,6 +178,8 @@ class _Unpickler(pickle.Unpickler):
     """The table of contents is a pickle, which could call anything: only its own classes and torch's plain ones may."""
 
     def find_class(self, module: str, name: str) -> Any:
+        if module == "pathlib._local":  # as Python 3.13 calls it, and no other; torch notes the folder's path
+            module = "pathlib"
         if (module, name) in _NAMED or (module == "pathlib" and name.endswith("Path")):
             return super().find_class(module, name)
         if (module, name) == ("builtins", "getattr"):

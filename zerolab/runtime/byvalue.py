@@ -21,12 +21,15 @@ _DISPATCHING = functools.singledispatch(id).__code__  # type: ignore[attr-define
 _PARTS: dict[object, Callable[[Any], tuple[Any, ...]]] = {
     _DISPATCHING: lambda function: (_dispatching, (dict(function.registry),)),
     type(functools.cache(id)): lambda function: (_cached, (function.__wrapped__, function.cache_parameters())),
+    functools.singledispatchmethod: lambda method: (_dispatching_method, (method.func, method.dispatcher)),
     functools.cached_property: lambda found: (_cached_property, (found.func, found.attrname)),
     typing.NewType: lambda new: (_typed, (typing.NewType, new.__name__, new.__supertype__)),
     typing.ParamSpec: lambda spec: (_typed, (typing.ParamSpec, spec.__name__)),
     typing.TypeVarTuple: lambda variable: (_typed, (typing.TypeVarTuple, variable.__name__)),
 }
 """How to make one again: by its type, or by its code."""
+if sys.version_info >= (3, 12):  # `type Batch = torch.Tensor`
+    _PARTS[typing.TypeAliasType] = lambda alias: (_alias, (alias.__name__, alias.__value__, alias.__type_params__))
 
 
 def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
@@ -37,6 +40,8 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
     # A copy would have the notebook's variables: after `from os import environ`, RANK would be missing on a rank.
     if obj is os.environ:
         return getattr, (os, "environ")
+    if type(obj) is typing.TypeVar:
+        return NotImplemented  # cloudpickle sends it by value
     kind = obj.__code__ if isinstance(obj, FunctionType) else type(obj)
     if kind in _PARTS:
         return NotImplemented if _is_importable(obj) else _PARTS[kind](obj)
@@ -101,6 +106,16 @@ def _dispatching(registry: Mapping[type, Callable[..., Any]]) -> Any:
     for kind, implementation in registry.items():
         function.register(kind, implementation)
     return function
+
+
+def _alias(name: str, value: Any, parameters: tuple[Any, ...]) -> Any:
+    return typing.TypeAliasType(name, value, type_params=parameters)  # type: ignore[attr-defined]  # from 3.12 on
+
+
+def _dispatching_method(function: Callable[..., Any], dispatcher: Any) -> "functools.singledispatchmethod[Any]":
+    found = functools.singledispatchmethod(function)  # from Python 3.13 on it has a cache, which cannot be sent
+    found.dispatcher = dispatcher
+    return found
 
 
 def _typed(kind: type, name: str, *arguments: Any) -> Any:

@@ -121,7 +121,11 @@ class _Told:
 
     def _go_on_with(self, target: Callable[..., None], *arguments: Any) -> None:
         self._writing = threading.Thread(target=target, args=arguments, name="zerolab-writing", daemon=True)
-        self._writing.start()
+        try:
+            self._writing.start()
+        except RuntimeError:  # Python 3.12.0 and 3.12.1 start none once the script has come to its end
+            self._writing = None
+            target(*arguments)
 
     def interrupted(self, mine: RankRecording | None) -> None:
         """The process is being ended, by torchrun because another rank has failed, or by a person."""
