@@ -332,3 +332,16 @@ def test_in_fp16_gradients_that_are_still_scaled_are_neither_clipped_nor_shown(c
             assert len(said) == 4
             assert "the gradients to clip are still multiplied by the loss scale, " in said[0]
             assert "call engine.scaler.unscale_(engine.optimizer) first" in said[1]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_recording_has_the_exchange_by_which_ranks_agree_on_an_overflow(clusters, stage):
+    def step():
+        engine = ENGINES[stage](make("plain"), torch.optim.AdamW, precision="fp16", **ADAMW)
+        for _ in range(2):
+            engine.training_step(my_rows(0), None, lambda outputs, _: loss_of(outputs))
+
+    for rank in clusters(2).record(step).ranks:
+        agreed = [each for each in rank.events if each.kind == "collective" and each.numel == 1]
+        assert [each.op for each in agreed] == ["all_reduce"] * (0 if stage == "ddp" else 2)
+        assert {each.step for each in agreed} <= {0}, "ranks that compare what they have found are part of no step"

@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass_type,
 )
 
+from zerolab.engines.taken import Taken
 from zerolab.recording.c10d import communicates, tensors_in
 from zerolab.recording.log import Log
 from zerolab.recording.patches import replace
@@ -120,7 +121,7 @@ class Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has no annotation there
         self._log, self._ledger, self._communicate, self._above = log, log.ledger, communicate, above
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
-        self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types wraps other tensors
+        self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types stands for other tensors
         leave_to_python()
 
     def __enter__(self) -> Self:
@@ -149,7 +150,7 @@ class Watch(TorchDispatchMode):
     ) -> Any:
         """Executes the operation; called a thousand times per step, so it does no more than it must."""
         if types and (self._wraps[types] if types in self._wraps else self._holds_others(types)):
-            return NotImplemented  # such a tensor wraps others: let it unwrap itself, and see those
+            return NotImplemented  # such a tensor stands for others: let it ask for what it needs, and see that
         # Between two operations the model's data fills the processor's caches, so each line costs more here than in a
         # tight loop: most operations (views, in-place writes) return as early as possible.
         log = self._log
@@ -178,7 +179,7 @@ class Watch(TorchDispatchMode):
         return result
 
     def _holds_others(self, types: Any) -> bool:
-        self._wraps[types] = any(map(is_traceable_wrapper_subclass_type, types))
+        self._wraps[types] = any(is_traceable_wrapper_subclass_type(each) or issubclass(each, Taken) for each in types)
         return self._wraps[types]
 
     def _see_all(self, result: Any) -> None:
