@@ -7,7 +7,7 @@ import types
 import pytest
 
 NOTEBOOK = """
-import dataclasses, functools, os, typing
+import dataclasses, enum, functools, os, typing
 from os import environ
 from safetensors import safe_open
 
@@ -72,6 +72,18 @@ class Sizes:
     params: int
     width: int = 4
 
+@dataclasses.dataclass(slots=True)
+class Batch:
+    rows: list
+    length: int = 4
+
+class Long(Batch):
+    __slots__ = "more"
+
+class Colour(enum.Enum):
+    __slots__ = ()
+    RED = 1
+
 class Missing:
     def __reduce__(self):
         return "MISSING"
@@ -133,6 +145,18 @@ if sys.version_info >= (3, 12):
 def test_what_pickle_would_send_by_a_name_of_the_notebook_travels_as_what_it_is(one, notebook, expression, result):
     notebook("last(1), fib(3)")
     assert one.run(notebook(expression)) == [result]
+
+
+def test_what_has_slots_has_them_on_the_ranks_too_and_comes_back(one, notebook):
+    ((on_rank, batch, long, colour),) = one.run(
+        notebook(
+            "lambda: ([hasattr(each, '__dict__') for each in (Batch([]), Long([]))], Batch([3]), Long([]), Colour.RED)"
+        )
+    )
+    assert on_rank == [hasattr(each, "__dict__") for each in notebook("(Batch([]), Long([]))")] == [False, False]
+    assert batch == notebook("Batch([3])")
+    assert type(long) is notebook("Long")
+    assert colour is notebook("Colour.RED")
 
 
 def test_a_cached_function_comes_back_from_a_rank(one, notebook):

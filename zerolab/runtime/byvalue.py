@@ -56,6 +56,16 @@ def reduced(obj: object, protocol: int, *, is_call: bool) -> Any:
     return found
 
 
+def with_slots(obj: object, way: Any) -> Any:
+    """The way in which cloudpickle sends a class, which then has its slots: else its objects would not be alike."""
+    if not isinstance(obj, type) or "__slots__" not in vars(obj) or not isinstance(way, tuple):
+        return way
+    if way[1][0] is not type(obj):  # an enumeration, whose members are sent in another way
+        return way
+    make, (kind, *names, keywords, tracker, extra), *state = way
+    return make, (kind, *names, keywords | {"__slots__": vars(obj)["__slots__"]}, tracker, extra), *state
+
+
 def _may_go_by_name(obj: object) -> bool:
     """Whether it belongs to the notebook and defines how it is pickled; then that may be by name."""
     kind = type(obj)

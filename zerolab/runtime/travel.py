@@ -126,7 +126,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle carrie
         if type(obj) is CodeType:
             return _from_file, (obj.co_filename, *self.dispatch_table[CodeType](obj))
         way = byvalue.reduced(obj, pickle.HIGHEST_PROTOCOL, is_call=self._is_call)
-        return super().reducer_override(obj) if way is NotImplemented else way
+        return byvalue.with_slots(obj, super().reducer_override(obj)) if way is NotImplemented else way
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         refusals.check_not_released(tensor)
