@@ -15,15 +15,19 @@ export class Values {
   /** @param {Model} model @param {Beats} beats */
   constructor(model, beats) {
     this.model = model;
-    const { kind, t_start: start, t_end: end, rank } = model.columns;
+    const { kind, t_start: start, t_end: end, rank, from_autograd: bucket } = model.columns;
     const optimizer = codeOf(model.payload.kinds, "optimizer");
     this.updates = model.ofRank.map((places) => places.filter((i) => kind[i] === optimizer).map((i) => end[i]));
     /** @type {Map<string, { start: number, end: number, all: boolean }[]>} */
     this.reductions = new Map();
     /** @type {Map<string, number[]>} */
     this.arrivals = new Map();
-    for (const { op, act, units, places } of beats.list) {
+    /** @type {Map<string, number[]>} */
+    const buckets = new Map(); // of several units, and parts of them, as DDP has them: nobody knows which
+    for (const { op, act, units, places, step } of beats.list) {
       for (const i of places) {
+        if (act === "backward" && op === "all_reduce" && !units.length && bucket[i])
+          put(buckets, `${rank[i]}:${step}`, i);
         for (const { name } of units) {
           const key = `${rank[i]}:${name}`;
           if (act === "backward" && (op === "all_reduce" || op === "reduce_scatter"))
@@ -31,6 +35,12 @@ export class Values {
           else if (act === "share" && (op === "all_gather" || op === "broadcast")) put(this.arrivals, key, end[i]);
         }
       }
+    }
+    for (const places of buckets.values()) {
+      const from = Math.min(...places.map((i) => start[i]));
+      const until = Math.max(...places.map((i) => end[i]));
+      for (const { name } of model.units)
+        put(this.reductions, `${rank[places[0]]}:${name}`, { start: from, end: until, all: true });
     }
     for (const ends of this.arrivals.values()) ends.sort((a, b) => a - b);
   }
