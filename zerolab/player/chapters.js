@@ -64,7 +64,7 @@ function tellRest(t) {
         ? `Each of ${exact(t.ranks)} ranks keeps ${listed(kept)}. A colour says whose part it is.`
         : story.summed
           ? `Each of ${t.ranks} ranks keeps a copy of everything; grey says that all copies are the same.`
-          : `Each of ${t.ranks} ranks keeps everything, and shares nothing.`;
+          : `Each of ${t.ranks} ranks keeps everything for itself.`;
   const time = start;
   const asks = t.ask("state", () => {
     const held = facts.held(me, "optimizer_state", time);
