@@ -549,7 +549,7 @@ def test_ranks_that_wait_for_what_is_large_hang_only_once_nothing_of_it_is_sent(
     os.truncate(fd, board.size(2))
     pages = board.pages(fd, 2)
     for page in pages:
-        page.write(Position(INSIDE, "broadcast", 0, time.monotonic_ns() - 10**10))
+        page.write(Position(INSIDE, "broadcast", 0, time.monotonic_ns() - 2 * 10**9))
     with subprocess.Popen([sys.executable, "-c", SENDS.format(messages)]) as process:
         time.sleep(0.5)  # until it has a thread
         members = [types.SimpleNamespace(pid=pid, seen=None) for pid in (os.getpid(), process.pid)]
@@ -561,6 +561,22 @@ def test_ranks_that_wait_for_what_is_large_hang_only_once_nothing_of_it_is_sent(
             time.sleep(0.05)
         process.kill()
     assert (set(looks) == {None}) == moves
+
+
+def test_what_a_group_beside_sends_now_and_then_excuses_no_hang_for_more_than_ten_timeouts():
+    fd = os.memfd_create("board")
+    os.truncate(fd, board.size(2))
+    pages = board.pages(fd, 2)
+    for page in pages:
+        page.write(Position(INSIDE, "broadcast", 0, time.monotonic_ns() - 8 * 10**9))
+    with subprocess.Popen([sys.executable, "-c", SENDS.format(10**9)]) as process:
+        members = [types.SimpleNamespace(pid=pid, seen=None) for pid in (os.getpid(), process.pid)]
+        ranks = types.SimpleNamespace(members=members, board=pages, ask=lambda _: None)
+        watch, began = hang.HangWatch(ranks, timeout=1.0, effort=lambda _: 0), time.monotonic()
+        while watch.look([0, 1]) is None:
+            time.sleep(0.05)
+        process.kill()
+    assert time.monotonic() - began > 1.5
 
 
 def test_a_thread_that_polls_on_a_busy_machine_works_no_more_than_on_an_idle_one():

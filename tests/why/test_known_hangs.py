@@ -107,10 +107,12 @@ def test_ranks_are_ended_if_that_was_asked_for(follow):
 
 
 def test_a_rank_that_computes_is_named_after_ten_times_the_timeout(follow):
-    said = follow(HERE / "moving" / "computes.py", timeout=0.5, limit=20.0)
-    assert said["ranks"] == [1]
-    assert said["seconds"] > 10 * 0.5
-    assert said["text"].splitlines()[0].endswith("; it computes")
+    # To their end: on a busy machine they may take as long as the timeout to join, which is reported, and goes on.
+    said = follow(HERE / "moving" / "computes.py", timeout=0.5, limit=30.0, whole=True)
+    assert said["ranks"] == [1], said["output"]
+    first, waits, *_ = said["text"].splitlines()
+    assert first.endswith("; it computes")
+    assert int(re.match(r"rank 0 has waited in barrier #1 for (\d+) s", waits)[1]) >= 10 * 0.5
 
 
 def test_what_a_hang_ends_in_does_not_take_the_place_of_what_it_came_from(follow, tmp_path):

@@ -19,6 +19,8 @@ AUTOGRAD = "pt_autograd"
 """Prefix of the names of the threads in which torch runs backward on a device, one per device."""
 BUSY = 0.25
 """Of a core, from which on the helpers of a rank count as working: a thread that only logs now and then does not."""
+CARRIES = 10
+"""How many timeouts gloo may send while ranks wait: what a group beside sends, now and then, excuses no longer wait."""
 SENT = 1 << 16
 """Bytes a second from which on gloo counts as sending: threads that only tell each other now and then do not."""
 LIFELINE = "zerolab-lifelin"  # Linux keeps 15 characters of a thread's name
@@ -57,8 +59,8 @@ class HangWatch:
     in torch's own threads, as on a GPU, their CPU time counts, too. Outside collectives, it also moves while its other
     threads, or programs that it has started, keep a core busy. So a rank may compute for an hour while the others wait
     for it, whatever `timeout` is; on a busy machine it may wait for a core, and for a disk for as long as `timeout`:
-    nothing tells a slow disk from one that is gone. While gloo sends, nobody waits in vain, though the main threads of
-    all ranks stand still then, for seconds if it is much.
+    nothing tells a slow disk from one that is gone. While gloo sends, the main threads of all ranks stand still, for
+    seconds if it is much; that is no hang for up to `CARRIES` times `timeout`.
 
     It stands still after `still` seconds without movement. `effort` takes a process id, and returns something that
     changes while that process works, or its helpers do.
@@ -104,8 +106,10 @@ class HangWatch:
         still = self._still if is_own else self._timeout
         others_stand_still = all(now - self._moved[rank] >= still for rank in set(unfinished) - surely_waits)
         # The last rank to arrive may have returned before those that waited for it notice that it came.
-        nothing_came = now - max(self._changed, self._carried) >= self._still
-        return longest if others_stand_still and nothing_came and now - since[longest] >= self._timeout else None
+        nobody_left, waited = now - self._changed >= self._still, now - since[longest]
+        carries = now - self._carried < min(STILL, self._still) and waited < CARRIES * self._timeout
+        is_hang = others_stand_still and nobody_left and not carries and waited >= self._timeout
+        return longest if is_hang else None
 
     def _waits(self, rank: int, position: Position, now: float) -> bool:
         """Whether a rank waits, as far as is known now: what it says about its device is soon out of date."""
@@ -118,14 +122,13 @@ class HangWatch:
     def _sample(self, positions: Mapping[int, Position], now: float) -> None:
         for rank, position in positions.items():
             member: Member = self._ranks.members[rank]
-            if self._carriers.work(member.pid, now):
+            if position.waits and self._carriers.work(member.pid, now):
                 self._carried = now
             # A host that waits for its device spins, so its CPU time says nothing. But one that does not answer is
             # computing, and what it last said about its device is out of date.
             cpu = None if position.state == ON_DEVICE and self._answers(rank, now) else self._effort(member.pid)
             seen = member.seen and member.seen[1], cpu
-            starves = cpu is not None and self._starving.look(member.pid, counted(member.pid))
-            if self._last.get(rank) != seen or starves:
+            if self._last.get(rank) != seen or (self._helpers and cpu is not None and self._starves(member.pid)):
                 self._last[rank], self._moved[rank], self._acted[rank] = seen, now, now
                 if self._helpers is not None:
                     self._helpers.forget(member.pid)
@@ -135,6 +138,9 @@ class HangWatch:
                 self._moved[rank] = self._acted[rank] = now
             elif position.state != INSIDE and now - self._acted[rank] < self._timeout and waits_for_a_disk(member.pid):
                 self._moved[rank] = now
+
+    def _starves(self, pid: int) -> bool:
+        return self._starving.look(pid, counted(pid))
 
 
 class Starving:
@@ -147,7 +153,8 @@ class Starving:
         """Whether one of a process's was ready to run at the last look, too, and has not run in between."""
         before = self._ready.get(pid, {})
         ready = [task for task in tasks if process_fields(task)[:1] == ["R"]]
-        self._ready[pid] = {task: _cpu(task, waits=True) for task in ready}
+        # Of a kernel that counts nothing all would stand still.
+        self._ready[pid] = {task: spent for task in ready if (spent := _cpu(task, waits=True))}
         return bool(before.items() & self._ready[pid].items())
 
 
@@ -203,7 +210,7 @@ def is_stopped(pid: int) -> bool:
 def waits_for_a_disk(pid: int) -> bool:
     """Whether a thread of a process, or of those that it has started, reads or writes what takes long.
 
-    That may be a file, or memory that was moved to a disk. Linux says so of a sleep that no signal ends.
+    That may be a file, or memory that was moved to a disk. Linux calls it an uninterruptible sleep.
     """
     started, _ = _started_by(pid)
     return any(process_fields(task)[:1] == ["D"] for process in (pid, *started) for task in threads(process))

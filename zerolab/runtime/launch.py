@@ -24,6 +24,7 @@ from zerolab.runtime.interrupts import held_back, interruptible
 from zerolab.runtime.machine import process_fields
 
 START_LIMIT = 120.0  # seconds for which a fork server that imports torch may stand still, as on a slow disk
+WORK = 0.005  # of a core, from which on it does not stand still: on a busy box it may import for minutes
 LOOK = 1.0  # seconds after which a server that says nothing is looked after: a signal may have stopped it
 FIRST_FILE = 3  # below it are stdin, stdout and stderr
 _IS_EXITING = 0x4  # of a process's flags in Linux: it has closed its files, or is about to
@@ -83,14 +84,16 @@ class ForkLauncher:
             message = [json.dumps({"op": "start", "request": request}).encode()]
             with contextlib.suppress(ConnectionError):  # the server has gone; its log, which is read below, says why
                 socket.send_fds(self._control, message, fds, socket.MSG_NOSIGNAL)
-            deadline, spent = 0.0, None
+            began = moved = time.monotonic()
+            spent = self._cpu()
             # Answers are kept by number: Stop may have interrupted an earlier caller before it took its answer.
             while request not in self._started:
                 with interruptible():
                     arrived = self._is_readable(LOOK)
-                if spent != (spent := working_cpu(self._process.pid)):  # on a busy box it may import for minutes
-                    deadline = time.monotonic() + START_LIMIT
-                waits = self._control.fileno() >= 0 and self.is_alive() and time.monotonic() < deadline
+                now = time.monotonic()
+                if self._cpu() - spent > WORK * (now - moved) and now - began < 10 * START_LIMIT:
+                    spent, moved = self._cpu(), now
+                waits = self._control.fileno() >= 0 and self.is_alive() and now - moved < START_LIMIT
                 if not (self._receive() if arrived else waits):
                     self._log.seek(0)
                     reason = self._log.read()[-4000:].decode(errors="replace") or "it gave no reason"
@@ -136,8 +139,14 @@ class ForkLauncher:
                 return None, time.monotonic_ns()
             return self._ended.get(pid)
 
+    def _cpu(self) -> float:
+        """Seconds that the server has computed; 0 where there is no /proc."""
+        return (working_cpu(self._process.pid)[0] or 0) / 1e9
+
     def owes_ending(self, pid: int) -> bool:
         """Whether a rank has ended, or is about to, and the server has not told how: it may be busy, or get no core."""
+        if not Path("/proc/self").exists():
+            return False
         fields = process_fields(Path(f"/proc/{pid}"))  # first: once it has told, they are gone
         ends = fields[:1] in ([], ["Z"], ["X"]) or bool(int(fields[6]) & _IS_EXITING)
         return ends and self.ending(pid) is None

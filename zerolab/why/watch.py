@@ -63,7 +63,7 @@ class _Rank:
         self.notes, self.said, self.pid, self._timeout = notes, said, said["pid"], timeout
         self.seen: tuple[int, int, str, str] | None = None
         self.ending: Outcome | None = None
-        self._helpers = Helpers(hang.spent_by_threads)
+        self._helpers, self._starving = Helpers(hang.spent_by_threads), hang.Starving()
         self._work, self._works = 0, False
         self._spent: tuple[float, Times, int] = (time.monotonic(), {}, 0)
         self._position, self._since, self._worked = notes.page.read(), time.monotonic(), 0.0
@@ -84,8 +84,8 @@ class _Rank:
             self._spent = now, _spent(self.pid), hang.transferred(Path(f"/proc/{self.pid}"))
             computes = hang.share(self._spent[1], spent, now - then) > WORK
             reads = self._spent[2] - read > READ * (now - then)
-            helped = self._helpers.work(self.pid, now)
-            self._works = computes or reads or helped or bool(self.said.get("device"))
+            helped, starves = self._helpers.work(self.pid, now), self._starving.look(self.pid, hang.counted(self.pid))
+            self._works = computes or reads or helped or starves or bool(self.said.get("device"))
             # Within a collective a rank waits, but ranks that join connect to each other. Outside, a loop of a few
             # lines of Python does not count, however busy.
             is_quiet = self._silence() > min(QUIET, self._timeout / 2)  # if the timeout is short, it may only be late
