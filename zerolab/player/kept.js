@@ -68,7 +68,7 @@ export function sends({ columns, payload, units }, acts, act, ...ops) {
     numel: places.reduce((sum, i) => sum + columns.numel[i], 0),
   }));
   return {
-    all: each.some(({ named, numel }) => named || numel >= all),
+    all: all > 0 && each.some(({ named, numel }) => named || numel >= all),
     just: each.every(({ numel }) => numel >= all && numel < all + Math.min(...trained)),
   };
 }

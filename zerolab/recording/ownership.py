@@ -12,6 +12,7 @@ from torch import nn
 from zerolab.engines.declared import has_two_moments, moments_of, name_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.native import Native
+from zerolab.recording import units
 from zerolab.recording.c10d import tensors_in
 from zerolab.recording.events import CATEGORIES, Spans, UnitInfo, merge_spans, unit_of
 from zerolab.recording.log import Log
@@ -37,7 +38,7 @@ class Ownership:
         self._grown: WeakSet[nn.Module] = WeakSet()  # models with parameters that have no place
         self.prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self._parts_of: WeakKeyDictionary[nn.Module, dict[str | None, list[Part]]] = WeakKeyDictionary()
-        self._pieces = Pieces()
+        self._pieces, self._flats = Pieces(), units.Flats()
         self._optimizers: WeakSet[torch.optim.Optimizer] = WeakSet()
         self._states: WeakKeyDictionary[torch.optim.Optimizer, list[int]] = WeakKeyDictionary()
         self._seen: dict[tuple[str, str], list[tuple[int, int]]] = {}  # as they were given; merged in `_logged`
@@ -202,7 +203,7 @@ class Ownership:
             if self.follows_others:
                 self.look_at(unit)
                 if phase == "gather":
-                    self._gathered |= self._flats_of(unit)
+                    self._gathered |= self._flats.of_unit(unit, self.units)
             for tensor in tensors_in(arguments):
                 self._log.ledger.travels(tensor)
 
@@ -247,16 +248,11 @@ class Ownership:
 
         None means all units. Looking at all of them each time would take longer than a step of a hundred blocks.
         """
-        flats = self._flats_of(flat)
+        flats = self._flats.of_unit(flat, self.units)
         self._later |= flats | self._gathered
         by_flat = flats and not self._pieces.has_shards and EVERYTHING not in self._later
         self.sync(flat if by_flat else None, updates=False)
         self._later |= flats
-
-    def _flats_of(self, flat: str | None) -> set[str]:
-        """All flats of a flat's unit, which may have a second one, such as that of its frozen parameters."""
-        unit = flat.split(" ")[0] if flat else ""
-        return {name for name in self.units if name.split(" ")[0] == unit}
 
     def sync(self, flat: str | None = None, *, updates: bool | None = None) -> None:
         """Looks again: corrects the ledger's categories and logs what has changed; cheap for a single flat.
@@ -279,8 +275,9 @@ class Ownership:
                 now.setdefault((category, unit), []).extend(spans)
                 dtypes[category, unit] = str(tensor.dtype).removeprefix("torch.")
         # What no longer appears has been let go, and that is an event as well.
-        for key in self._seen:
-            if key in now or not (names is None or key[1] in names):
+        pairs = self._seen if names is None else ((category, name) for name in sorted(names) for category in CATEGORIES)
+        for key in pairs:
+            if key in now or key not in self._seen:
                 continue
             if updates or key[0] != "optimizer_state" or key[1] in self._engines_flats():
                 now[key] = []

@@ -272,14 +272,13 @@ class Passes(Observer):
             self._backward.append(log.add("module", "backward", unit=root))
         if unit == root or self._backward[-1]["unit"] == unit:
             return
-        if len(self._backward) > 1:
-            if self._backward[-1]["unit"] in self._late:
-                self._ownership.look_at(self._backward[-1]["unit"])
-            log.end(self._backward.pop())
+        self._end_backward(keep=1)
         self._backward.append(log.add("module", "backward", unit=unit))
 
-    def _end_backward(self) -> None:
-        while self._backward:
+    def _end_backward(self, keep: int = 0) -> None:
+        while len(self._backward) > keep:
+            if (unit := self._backward[-1]["unit"]) in self._late:
+                self._ownership.look_at(unit)
             self._log.end(self._backward.pop())
 
     def _after_backward(self) -> None:

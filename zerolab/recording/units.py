@@ -109,6 +109,22 @@ def _place(tensor: torch.Tensor) -> Any:
     return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel()
 
 
+class Flats:
+    """Which flats each unit has; found once, since a backward asks for each of a thousand units."""
+
+    def __init__(self) -> None:
+        self._known = 0, 0  # which units they are: they are added to, or made anew with fewer
+        self._of: dict[str, set[str]] = {}
+
+    def of_unit(self, flat: str | None, units: Mapping[str, object]) -> set[str]:
+        """All flats of a flat's unit, which may have a second one, such as that of its frozen parameters."""
+        if self._known != (known := (id(units), len(units))):
+            self._known, self._of = known, {}
+            for name in units:
+                self._of.setdefault(name.split(" ")[0], set()).add(name)
+        return self._of.get(flat.split(" ")[0] if flat else "", set())
+
+
 class Pieces:
     """Says of what a tensor is a piece, and where it lies there."""
 
