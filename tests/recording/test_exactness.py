@@ -108,6 +108,25 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
     assert recording.info.peak_total == peak
 
 
+def loop_with_an_evaluation_in_inference_mode(before_step=lambda _: None):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(30, 50)
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(3):
+        before_step(step)
+        model(torch.randn(8, 30)).sum().backward()
+        with torch.inference_mode():
+            model(torch.randn(500, 30)).to(torch.float64).square().reshape(50, 500).chunk(2)[0].sum()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_the_peak_of_what_is_computed_in_inference_mode_is_the_allocators(record):
+    loop_with_an_evaluation_in_inference_mode()
+    peak = allocator_peak(loop_with_an_evaluation_in_inference_mode)
+    assert record(loop_with_an_evaluation_in_inference_mode).info.peak_total == peak
+
+
 class Onlooker(TorchDispatchMode):
     """Sees operations and does nothing; autograd copies sparse gradients for anybody who does."""
 

@@ -155,7 +155,7 @@ class Watch(TorchDispatchMode):
         # tight loop: most operations (views, in-place writes) return as early as possible.
         log = self._log
         log.operations += 1
-        kind = self._kinds.get(id(func)) or self._kinds.setdefault(id(func), _kind_of(func))
+        kind = self._kinds.get(id(func)) or self._kinds.setdefault(id(func), self._kind_of(func))
         effect, second_is_tensor, execute, _ = kind
         if effect == "communicates":
             return self._communicate(func, args, kwargs or {})
@@ -178,6 +178,11 @@ class Watch(TorchDispatchMode):
                 self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
+    def _kind_of(self, func: Any) -> Kind:
+        if is_composite(func):  # its parts are what makes tensors: let them pass through here
+            return Kind("none", second_is_tensor=False, execute=partial(take_apart, self, func), func=func)
+        return _kind_of(func)
+
     def _holds_others(self, types: Any) -> bool:
         self._wraps[types] = any(is_traceable_wrapper_subclass_type(each) or issubclass(each, Taken) for each in types)
         return self._wraps[types]
@@ -187,6 +192,22 @@ class Watch(TorchDispatchMode):
             # A tensor that wraps others has no memory of its own; DTensor's own fake ones, of whole tensors, have none.
             if not (isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor)):
                 self._ledger.see(tensor)
+
+
+def is_composite(func: Any) -> bool:
+    """Whether torch writes the operation with others, as it does `linear`.
+
+    Modes see such a one only beneath autograd, which takes it apart: in inference mode, and in a tensor class's own
+    dispatch.
+    """
+    is_operation = isinstance(func, torch._ops.OpOverload) and func.namespace != "prim"  # those are no dispatcher's
+    return is_operation and func._can_decompose()
+
+
+def take_apart(mode: TorchDispatchMode, func: Any, *args: Any, **keywords: Any) -> Any:
+    """Executes a composite operation under the mode that has been asked for it."""
+    with mode:
+        return func.decompose(*args, **keywords)
 
 
 def _kind_of(func: Any) -> Kind:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from zerolab.recording import c10d
+from zerolab.recording.dispatch import is_composite, take_apart
 from zerolab.simulation.costs import Meter
 
 META = torch.device("meta")
@@ -35,7 +36,7 @@ _ATTENTION = {  # products like [length, size] x [size, length], and the query's
 class Kind(NamedTuple):
     """What is known about an operation; found out once for each."""
 
-    effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "computes"
+    effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "decomposes", "computes"
     places: bool  # it has an argument `device`
     needs_values: bool
     looks_up: bool
@@ -79,6 +80,8 @@ class Shapes(TorchDispatchMode):
         kind = self._kinds.get(id(func))
         if kind is None:
             kind = self._kinds[id(func)] = _kind_of(func)
+        if kind.effect == "decomposes":
+            return take_apart(self, func, *args, **keywords)
         if kind.places and not _is_real(args):  # whatever device the code asks for: "cpu", or a GPU that is not here
             keywords = {**keywords, "device": META}
         if kind.effect == "free":
@@ -215,6 +218,8 @@ def _kind_of(func: Any) -> Kind:
         effect = "communicates"
     elif name in ("lift", "lift_fresh", "lift_fresh_copy"):
         effect = "lifts"
+    elif is_composite(func):
+        effect = "decomposes"
     elif namespace != "aten" or name in _ALLOCATIONS or (is_view and not needs):
         effect = "free"
     else:
