@@ -228,6 +228,21 @@ def test_a_sparse_all_reduce_has_the_bytes_that_its_parts_have(cluster):
     assert (event.op, event.numel, event.logical_bytes, event.numbers) == ("all_reduce", 16, 80, None)
 
 
+def evaluate_rows_of_unlike_lengths(seen):
+    torch.manual_seed(0)
+    rows, weight = [torch.randn(5, 16), torch.randn(3, 16)], torch.randn(8, 16)
+    with torch.inference_mode():
+        seen += nn.functional.linear(torch.nested.nested_tensor(rows), weight).chunk(2, -1)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_compute_the_same_in_inference_mode_while_they_are_recorded(record):
+    seen = []
+    evaluate_rows_of_unlike_lengths(seen)
+    record(evaluate_rows_of_unlike_lengths, seen)
+    assert all(torch.equal(seen[half].values(), seen[half + 2].values()) for half in (0, 1))
+
+
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_recording_that_begins_within_a_transformation_finds_the_parts_of_sparse_tensors_all_the_same(tmp_path):
     there = [eye("to_sparse"), eye("to_sparse_csr")]

@@ -179,9 +179,17 @@ class Watch(TorchDispatchMode):
         return result
 
     def _kind_of(self, func: Any) -> Kind:
-        if is_composite(func):  # its parts are what makes tensors: let them pass through here
-            return Kind("none", second_is_tensor=False, execute=partial(take_apart, self, func), func=func)
+        if is_composite(func):
+            return Kind("none", second_is_tensor=False, execute=partial(self._take_apart, func), func=func)
         return _kind_of(func)
+
+    def _take_apart(self, func: Any, *args: Any, **keywords: Any) -> Any:
+        """Lets the parts of a composite operation pass through here: it is they that make tensors."""
+        if not any(_is_special(tensor) for tensor in tensors_in((args, *keywords.values()))):
+            return take_apart(self, func, *args, **keywords)
+        result = func(*args, **keywords)
+        self._see_all(result)
+        return result
 
     def _holds_others(self, types: Any) -> bool:
         self._wraps[types] = any(is_traceable_wrapper_subclass_type(each) or issubclass(each, Taken) for each in types)
@@ -195,13 +203,20 @@ class Watch(TorchDispatchMode):
 
 
 def is_composite(func: Any) -> bool:
-    """Whether torch writes the operation with others, as it does `linear`.
+    """Whether torch writes the operation with others, as it does `linear`, on devices that we meet.
 
     Modes see such a one only beneath autograd, which takes it apart: in inference mode, and in a tensor class's own
     dispatch.
     """
-    is_operation = isinstance(func, torch._ops.OpOverload) and func.namespace != "prim"  # those are no dispatcher's
-    return is_operation and func._can_decompose()
+    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":  # those are no dispatcher's
+        return False
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return func._can_decompose() and not any(has_kernel(func.name(), device) for device in ("CPU", "CUDA", "Meta"))
+
+
+def _is_special(tensor: torch.Tensor) -> bool:
+    """Whether torch may have a kernel for such a tensor of what it writes with others otherwise."""
+    return tensor.is_nested or tensor.layout is not torch.strided
 
 
 def take_apart(mode: TorchDispatchMode, func: Any, *args: Any, **keywords: Any) -> Any:
