@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 import types
+from pathlib import Path
 
 import pytest
 
@@ -93,9 +94,13 @@ def test_a_rank_whose_other_threads_compute_works(tmp_path, turn, works):
 
 
 def test_the_process_that_looks_does_not_take_its_own_work_for_that_of_the_rank_that_started_it(busy, monkeypatch):
-    with_it = watch._spent(os.getpid())
+    its_thread = Path(f"/proc/{busy.pid}/task/{busy.pid}")
+    before = watch._spent(os.getpid())
+    time.sleep(0.5)
+    after = watch._spent(os.getpid())
+    assert after[its_thread] > before[its_thread], "it works, and would count as its parent's"
     monkeypatch.setattr(watch, "os", types.SimpleNamespace(getpid=lambda: busy.pid))
-    assert len(watch._spent(os.getpid())) == len(with_it) - 1
+    assert set(after) - set(watch._spent(os.getpid())) == {its_thread}
 
 
 def test_ranks_of_one_run_are_found_whoever_their_parents_are_and_those_of_an_earlier_one_are_not(busy, tmp_path):
