@@ -43,6 +43,19 @@ def test_a_silent_fault_is_found_where_it_happens_and_named(recorded, case):
     assert meaning in result.parting.meaning, str(result)
 
 
+def test_of_runs_that_are_apart_before_their_first_recorded_step_nobody_says_that_they_began_so(tmp_path):
+    for name, scale in (("good", 1.0), ("bad", 3.0)):
+        model = seeded(lambda: nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        with Fingerprints(tmp_path / name, (2, 2)):
+            for step in (1, 2):
+                (scale * model(data(step)).square().mean()).backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    found = compare(tmp_path / "good", tmp_path / "bad").parting
+    assert (found.step, found.phase, found.meaning) == (2, "parameters before it", rules.EARLIER)
+
+
 def test_a_run_that_has_diverged_is_told_from_a_right_one_and_not_from_itself(recorded):
     right, diverged, again = (recorded / name for name in ("good plain", "good diverged", "again diverged"))
     for pair, whose in (((right, diverged), "BAD"), ((diverged, right), "GOOD")):

@@ -138,10 +138,11 @@ class _Pair:
                 yield Parting(step.number, "before it", (name,), said, rules.FROZEN)
 
     def _beginning(self, good: Step, bad: Step) -> Iterator[Parting]:
-        apart, ranks = _apart(good, bad, "before")
+        (apart, ranks), is_start = _apart(good, bad, "before"), good.number == 1
         if apart:
-            said = f"{ranks} have other bits in {len(apart)} tensors, before any update"
-            yield Parting(good.number, "parameters before it", apart, said, rules.UNEQUAL_START)
+            said = f"{ranks} have other bits in {len(apart)} tensors, before {'any' if is_start else 'its'} update"
+            why = rules.UNEQUAL_START if is_start else rules.EARLIER
+            yield Parting(good.number, "parameters before it", apart, said, why)
         ours, theirs = good.whole("before"), bad.whole("before")
         both = [name for name in ours if name in theirs]
         # DeepSpeed makes its fp32 masters of weights that it has rounded first.
@@ -157,7 +158,8 @@ class _Pair:
             by = distance(ours[far[0]], theirs[far[0]]) / max(ours[far[0]].size, 1e-300)
             much = f"; this one by {by:.2g} of its length" if math.isfinite(by) else ""
             said = f"{len(far)} of {len(both)} tensors differ{much}"
-            yield Parting(good.number, "parameters before it", tuple(far), said, rules.OTHER_START)
+            why = rules.OTHER_START if is_start else rules.EARLIER
+            yield Parting(good.number, "parameters before it", tuple(far), said, why)
         counts, also = good.counters(), bad.counters()
         for name in sorted((counts.keys() | also.keys()) & {*ours, *theirs}):
             done, other = counts.get(name, 0), also.get(name, 0)

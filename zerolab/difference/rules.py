@@ -12,6 +12,9 @@ TIED = "tied weights came apart: tie them after the model is made, moved or load
 FROZEN = "it is frozen in one run: set requires_grad before the wrapper and the optimizer are made"
 UNEQUAL_START = "the ranks began with unequal weights: seed them alike, or broadcast rank 0's weights before training"
 OTHER_START = "they begin with other weights: another seed, another number of draws before, or another checkpoint"
+EARLIER = (
+    "they came apart before the first step that both recorded: record both from step 1 on, or where they are alike"
+)
 STATE = "the optimizer's state was not there at the resume, or belongs to another run: load its state_dict, too"
 BUFFERS = "buffers came apart: broadcast them before the forward (broadcast_buffers=True), or keep none that change"
 SEEDS = "all ranks use the same dropout masks: add the rank to the seed once the model is made"
