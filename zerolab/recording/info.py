@@ -41,10 +41,16 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
     sent: Counter[int] = Counter()  # by step, in one pass: a long recording has many steps and many events
     for draft in log.drafts:
         sent[draft["step"]] += draft.get("logical_bytes", 0)
-    names = ("stage", "optimizer", "matrices", "moments", "offload", "reduce_dtype", "masters")
-    known = {name: getattr(ownership, name) for name in names} | {"amsgrad": sorted(ownership.amsgrad)}
+    updates = ownership.optimizers
     return RankInfo(
-        **known,
+        stage=ownership.stage,
+        optimizer=updates.kind,
+        matrices=ownership.matrices,
+        moments=updates.moments,
+        offload=ownership.offload,
+        reduce_dtype=ownership.reduce_dtype,
+        masters=updates.masters,
+        amsgrad=sorted(updates.amsgrad),
         num_params=num_params or None,
         precision=precision,
         backend=at.backend,
@@ -60,8 +66,8 @@ def describe(log: Log, steps: list[StepFigures], ownership: Ownership, at: Membe
         operations=[] if log.times_only else [step.operations for step in steps],
         card=[step.card for step in steps if step.card is not None],
         losses=[loss if isinstance(loss, float) else None for loss in log.losses],
-        updated={name: list(sizes) for name, sizes in ownership.updated.items()},
-        **(_figures(steps, log.device, had_state=ownership.had_state) if steps and not log.times_only else {}),
+        updated={name: list(sizes) for name, sizes in updates.updated.items()},
+        **(_figures(steps, log.device, had_state=updates.had_state) if steps and not log.times_only else {}),
     )
 
 
@@ -99,8 +105,8 @@ def _formula(of: Ownership, num_params: int, trained: int, world_size: int, prec
     stage = of.stage
     if stage not in (*theory.STAGES, *systems.FORMS) or precision not in theory.BYTES_PER_PARAMETER or not num_params:
         return None
-    if not of.has_form:
+    if not of.optimizers.has_form:
         return None
     return systems.state_bytes(
-        stage, num_params, world_size, precision, trained=trained, moments=of.moments, matrices=of.matrices
+        stage, num_params, world_size, precision, trained=trained, moments=of.optimizers.moments, matrices=of.matrices
     )

@@ -1,7 +1,6 @@
 """Forward, backward and the update: which module runs when, and in which training step."""
 
-import weakref
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import current_thread, get_ident
@@ -13,16 +12,15 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from zerolab.engines.native import Native
 from zerolab.names import ROOT
-from zerolab.recording import wrappers
 from zerolab.recording.ledger import GRADIENTS
 from zerolab.recording.log import Draft, Log
+from zerolab.recording.modules import Modules
 from zerolab.recording.others import ELSEWHERE
 from zerolab.recording.ownership import Ownership
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.updates import hearing_updates
-from zerolab.recording.wrappers import has_shapes, is_compiled, is_replicated, is_sharded, units_of, unwrapped
+from zerolab.recording.wrappers import has_shapes, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
@@ -46,9 +44,7 @@ class Passes(Observer):
 
     def __init__(self, log: Log, ownership: Ownership) -> None:
         self._log, self._ownership = log, ownership
-        # Keyed by identity: a module's class may define equality and hashing, and that would run the learner's code.
-        self._names: dict[int, tuple[weakref.ref[nn.Module], str]] = {}
-        self._roots = {ROOT}  # names of whole models
+        self._modules = Modules(log, ownership)
         self._running: list[tuple[nn.Module, Draft]] = []
         self._backward: list[Draft] = []  # the root's, and on top of it the current unit's
         self._updating: list[tuple[Any, Draft]] = []
@@ -60,7 +56,6 @@ class Passes(Observer):
         self._evaluations = 0  # nested `evaluation()` blocks
         self._stack: ExitStack | None = None
         self._watched: Any = WeakIdKeyDictionary()  # the parameters whose gradients are watched
-        self._late: set[str] = set()  # units of whose gradients nobody else tells before the whole backward is over
 
     def install(self, stack: ExitStack) -> None:
         """Watches until `stack` closes."""
@@ -78,24 +73,9 @@ class Passes(Observer):
             stack.enter_context(replace(torch.autograd, name, self._differentiate))
 
     def made(self, engine: Holder) -> None:
-        """Registers an engine, whose flats say which modules of its model are units."""
-        module = engine.module if isinstance(engine, Native) else engine.model  # which may be a wrapper around it
-        units = {flat.layout.unit for flat in engine.flats} - {ROOT}
-        self._forget_parts(engine.model)
-        self._learn_names({unit: module.get_submodule(unit) for unit in units} | {ROOT: engine.model})
-        self._late = self._late | units if is_replicated(engine.model) else self._late - units
+        """Registers an engine."""
         self.watch_gradients(engine.model)
-        self._ownership.add_engine(engine)
-
-    def _forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> None:
-        """Takes back what was noted of its parts, as one is called before its model is there to learn its shapes."""
-        for part in self._ownership.forget_parts(model, trained):
-            for module in part.modules():
-                self._names.pop(id(module), None)
-
-    def _learn_names(self, modules: dict[str, nn.Module]) -> None:
-        """Notes the modules whose passes are logged, by name."""
-        self._names |= {id(module): (weakref.ref(module), name) for name, module in modules.items()}
+        self._modules.add_engine(engine)
 
     def watch_gradients(self, model: nn.Module) -> None:
         """Makes each parameter's gradient count as one as soon as it exists, before anybody else can move it."""
@@ -140,14 +120,13 @@ class Passes(Observer):
         # Activation checkpointing runs it again within backward; torch still calls this after a hook stops recording.
         if self._stack is None or in_backward() or self._log.ledger.thread != get_ident():
             return
-        known = self._names.get(id(module))
-        name = known[1] if known is not None and known[0]() is module else None
+        name = self._modules.name_of(module)
         if name is None:
             if self._running or not isinstance(next(module.parameters(), None), nn.Parameter):
                 return  # inside a unit, or a loss
             if not has_shapes(module):
                 return  # this forward gives them to it
-            name = self._learn(module)
+            name = self._modules.learn(module)
         elif self._running and self._running[-1][1]["unit"] == name and self._running[-1][0] is not module:
             return  # a model that was called earlier without its wrapper
         if self._running and self._running[0][0] is module:
@@ -167,27 +146,6 @@ class Passes(Observer):
             if self._log.times_only:  # else the first operation says so
                 self._log.enter_backward()
         return original(*args, **keywords)
-
-    def _learn(self, module: nn.Module) -> str:
-        """Notes a model that is called for the first time, and returns the name of its root."""
-        model = unwrapped(module)
-        if is_compiled(module):
-            text = wrappers.COMPILED_HIDDEN if self._log.times_only else wrappers.COMPILED_EAGER
-            self._log.add("note", "torch.compile", text=text)
-        its, root = self._ownership, ROOT
-        if not its.is_known(model) and its.is_part(model):  # called by itself: its units have their names
-            modules = {root: module}
-        else:
-            if not its.is_known(model):
-                self._forget_parts(model, {draft["unit"] for draft in self._log.drafts if draft["op"] == "backward"})
-                its.add_model(model, module)
-            prefix, own = its.prefixes.get(model, ""), {flat.split(" ")[0] for flat in its.units}
-            root, units = prefix + ROOT, {prefix + unit: unit for unit in units_of(model)}
-            modules = {name: model.get_submodule(unit) for name, unit in units.items() if name in own} | {root: module}
-        self._learn_names(modules)
-        self._late |= {*modules} if not is_sharded(module) else set()
-        self._roots.add(root)
-        return root
 
     def updating(self) -> None:
         """An engine's update begins, before its optimizer's: gradients may have to be cast first."""
@@ -254,7 +212,7 @@ class Passes(Observer):
             self._ownership.look_at(draft["unit"])
         self._log.end(draft)
         outermost = self._running[0][1]["unit"] if self._running else draft["unit"]
-        hook = partial(self._before_backward, draft["unit"], outermost if outermost in self._roots else ROOT)
+        hook = partial(self._before_backward, draft["unit"], outermost if outermost in self._modules.roots else ROOT)
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(hook)
@@ -277,7 +235,7 @@ class Passes(Observer):
 
     def _end_backward(self, keep: int = 0) -> None:
         while len(self._backward) > keep:
-            if (unit := self._backward[-1]["unit"]) in self._late:
+            if (unit := self._backward[-1]["unit"]) in self._modules.late:
                 self._ownership.look_at(unit)
             self._log.end(self._backward.pop())
 
@@ -314,7 +272,7 @@ class Passes(Observer):
             return  # the recording has ended within the closure
         log = self._log
         if self._updating:
-            self._ownership.before_inner_update(optimizer, self._updating[0][0])
+            self._ownership.optimizers.hand_over(optimizer, self._updating[0][0])
         else:
             self._ownership.before_update(optimizer)
             if log.current is None:  # a loop without modules
@@ -325,7 +283,7 @@ class Passes(Observer):
             if log.current is not None and log.current.state is None:
                 log.ledger.settle()
                 log.current.state = log.ledger.levels()
-                log.current.step_counters = 0 if log.times_only else self._ownership.step_counters()
+                log.current.step_counters = 0 if log.times_only else self._ownership.optimizers.step_counters()
         self._updating.append((optimizer, log.add("optimizer", "step")))
 
     def _after_update(self, optimizer: Any, args: Any, keywords: Any) -> None:

@@ -94,7 +94,7 @@ class Window:
     def _start(self) -> Recorder:
         self._recorder = recorder = Recorder(times_only=self._times_only)
         recorder.__enter__()
-        recorder.ownership.add_optimizers(self._optimizers)
+        recorder.ownership.optimizers.add(self._optimizers)
         return recorder
 
     def _differentiate(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
