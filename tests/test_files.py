@@ -114,6 +114,12 @@ def test_a_full_disk_is_said_of_the_file_and_a_broken_pipe_of_the_callers_is_not
     assert raised.value.filename == (str(target) if is_named else None)
 
 
+def test_a_device_without_room_is_named_as_a_full_disk_is():
+    with pytest.raises(OSError, match="No space left") as caught, files.replacing("/dev/full") as place:
+        place.write_text("all there is")
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOSPC, "/dev/full")
+
+
 @pytest.mark.slow
 def test_no_other_module_moves_files_into_their_place_or_makes_temporary_ones_by_itself():
     writers = {

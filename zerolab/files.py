@@ -45,7 +45,8 @@ def replacing(path: StrPath) -> Iterator[Path]:
     """
     check_place(path)
     if _takes_writes_only(Path(path)):  # not resolved: a pipe such as /dev/stdout leads to no file
-        yield Path(path)
+        with _naming(path, path):
+            yield Path(path)
         return
     target = Path(path).resolve()
     # In the same folder: across file systems a move is not atomic. Under a random name: other processes may be writing
@@ -56,19 +57,27 @@ def replacing(path: StrPath) -> Iterator[Path]:
     except OSError as error:  # it would name `part`, which nobody gave; and in /proc root may write, but make no file
         raise ValueError(f"cannot write {str(path)!r}: {error.strerror}; choose another folder") from error
     try:
-        yield part
-        if target.exists():
-            part.chmod(S_IMODE(target.stat().st_mode))
-        # The rename may reach the disk before the bytes do: after a power cut the file would be empty.
-        with part.open("rb") as written:
-            os.fsync(written.fileno())
-        part.replace(target)
+        with _naming(path, part):
+            yield part
+            if target.exists():
+                part.chmod(S_IMODE(target.stat().st_mode))
+            # The rename may reach the disk before the bytes do: after a power cut the file would be empty.
+            with part.open("rb") as written:
+                os.fsync(written.fileno())
+            part.replace(target)
+    finally:  # not `except Exception`: a stopped cell would leave half a file behind
+        part.unlink(missing_ok=True)
+
+
+@contextmanager
+def _naming(path: StrPath, part: StrPath) -> Iterator[None]:
+    """Errors of a disk, and of the file that is written, name the file that was asked for."""
+    try:
+        yield
     except OSError as error:
         if str(error.filename) == str(part) or (error.filename is None and error.errno in _OF_A_DISK):
             error.filename = str(path)
         raise
-    finally:  # not `except Exception`: a stopped cell would leave half a file behind
-        part.unlink(missing_ok=True)
 
 
 def check_readable(path: StrPath) -> None:
