@@ -13,6 +13,7 @@ from torch.distributed._composable import replicate
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 import zerolab
 from zerolab import models
@@ -80,6 +81,40 @@ def test_a_units_gradients_are_held_once_its_backward_is_over_and_are_no_activat
         for place, event in enumerate(passes[:-1]):
             assert event.live["gradients"] == 4 * numel * (place + 1)
             assert held[place].t_end <= event.t_end
+
+
+class Recomputed(nn.Module):
+    """Three blocks, each computed again in backward."""
+
+    def __init__(self, reentrant):
+        super().__init__()
+        self.reentrant = reentrant
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in "012")
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=self.reentrant)
+        return x
+
+
+def train_recomputed(reentrant):
+    model = Recomputed(reentrant)
+    optimizer = torch.optim.SGD(model.parameters())
+    for _ in range(2):
+        model(torch.ones(4, 8, requires_grad=True)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_a_unit_that_is_computed_again_has_a_backward_and_then_its_gradients(record, reentrant):
+    told = [event for event in record(train_recomputed, reentrant).events if event.step == 2]
+    passes = [event for event in told if event.op == "backward" and event.unit != "root"]
+    held = [event for event in told if event.category == "gradients" and event.held]
+    assert [event.unit for event in passes] == [event.unit for event in held] == ["blocks.2", "blocks.1", "blocks.0"]
+    for place, (event, hold) in enumerate(zip(passes, held, strict=True), 1):
+        assert event.live["gradients"] == 72 * 4 * place
+        assert hold.t_end <= event.t_end
 
 
 def test_each_all_reduce_is_one_event_with_its_bytes_and_its_line(by_hand):

@@ -204,6 +204,9 @@ class Passes(Observer):
         log.compute("forward")
 
     def _after_forward(self, module: nn.Module, inputs: Any, outputs: Any) -> None:
+        if in_backward():
+            self._after_recomputation(module, outputs)
+            return
         if not self._running or self._running[-1][0] is not module or self._log.ledger.thread != get_ident():
             return
         _, draft = self._running.pop()
@@ -212,12 +215,21 @@ class Passes(Observer):
             self._ownership.look_at(draft["unit"])
         self._log.end(draft)
         outermost = self._running[0][1]["unit"] if self._running else draft["unit"]
-        hook = partial(self._before_backward, draft["unit"], outermost if outermost in self._modules.roots else ROOT)
+        self._await_gradient(outputs, draft["unit"], outermost if outermost in self._modules.roots else ROOT)
+        if not self._running and not torch.is_grad_enabled():
+            self._log.rest()
+
+    def _after_recomputation(self, module: nn.Module, outputs: Any) -> None:
+        """Reentrant checkpointing computes a unit without a graph first, and only here with one."""
+        unit = self._modules.name_of(module) if self._stack is not None and self._log.ledger.is_mine() else None
+        if unit is not None and unit not in self._modules.roots:
+            self._await_gradient(outputs, unit, self._backward[0]["unit"] if self._backward else ROOT)
+
+    def _await_gradient(self, outputs: Any, unit: str, root: str) -> None:
+        hook = partial(self._before_backward, unit, root)
         for output in (outputs,) if isinstance(outputs, torch.Tensor) else tree_leaves(outputs):
             if isinstance(output, torch.Tensor) and output.requires_grad:
                 output.register_hook(hook)
-        if not self._running and not torch.is_grad_enabled():
-            self._log.rest()
 
     def _before_backward(self, unit: str, root: str, gradient: torch.Tensor) -> None:
         """The gradient of a unit's output has arrived: its backward begins, and the previous unit's ends."""
