@@ -1,5 +1,6 @@
 """Muon three ways: each ends where one process ends, and holds and sends what its closed form says, to the byte."""
 
+import itertools
 from functools import cache
 
 import pytest
@@ -323,6 +324,28 @@ def test_wrong_use_is_refused_with_a_sentence_that_has_the_remedy(clusters):
         assert found.startswith(wanted), (stage, found)
     assert flat.startswith("Muon cannot run on shards, because it orthogonalises each whole matrix")
     assert 'ENGINES["muon-owners"]' in flat
+
+
+def swapped_states():
+    """What is said where a state of one is loaded into the other."""
+    made = {stage: ENGINES[stage](make(), torch.optim.AdamW, **ADAMW) for stage in ("zero2", "muon-owners")}
+    for engine in made.values():
+        engine.training_step(*batch(0, 0, 1), models.loss)
+    states, said = {stage: engine.optimizer_state_dict() for stage, engine in made.items()}, {}
+    for stage, other in itertools.permutations(made):
+        try:
+            made[stage].load_optimizer_state_dict(states[other])
+        except ValueError as error:
+            said[stage] = str(error)
+    return said
+
+
+def test_a_state_of_an_engine_without_muon_or_with_it_is_refused_in_the_other(clusters):
+    for said in clusters(2).run(swapped_states):
+        assert said["zero2"].endswith("which AdamW does not know: load a state of the same optimizer")
+        assert said["muon-owners"].endswith(
+            "make the engine with the same optimizers and param_groups, in the same order"
+        )
 
 
 def test_newton_schulz_costs_what_its_three_multiplications_cost():

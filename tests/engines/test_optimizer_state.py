@@ -148,7 +148,7 @@ def test_a_checkpoint_of_another_run_is_refused_and_nothing_is_changed(clusters,
     for sentences, moved in clusters(2).run(refuse):
         assert "has no 'state' and 'param_groups'" in sentences[0]
         assert "is trained in only one of engine and state" in sentences[1]
-        assert "make the engine with the same param_groups" in sentences[2]
+        assert "make the engine with the same optimizers and param_groups" in sentences[2]
         assert moved == 0
 
 

@@ -177,12 +177,13 @@ class Checkpoints:
                     found, shape = tuple(value.shape), tuple(shapes[name])
                     raise ValueError(f"{key} of {name!r} is {found} in the state, and the parameter is {shape}")
         saved = state["param_groups"]
+        if saved:  # first, for another optimizer, such as Muon beside AdamW, may need other groups
+            self._check_settings(saved)
         if [sorted(group["params"]) for group in saved] != [sorted(names) for names in groups]:
             raise ValueError(
                 f"the parameters of the state's {len(saved)} groups are not those of the engine's {len(groups)}: "
-                "make the engine with the same param_groups, in the same order"
+                "make the engine with the same optimizers and param_groups, in the same order"
             )
-        self._check_settings(saved)
 
     def _check_settings(self, saved: list[dict[str, Any]]) -> None:
         """Raises ValueError where a state's settings are another optimizer's: it would load, and train otherwise."""

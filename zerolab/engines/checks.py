@@ -35,7 +35,7 @@ def check_optimizer(optimizer_cls: type, keywords: dict[str, Any]) -> None:
         raise TypeError(f"optimizer_cls is {optimizer_cls!r}: pass an optimizer's class, such as torch.optim.AdamW")
     for name in (base.__name__ for base in optimizer_cls.__mro__):  # a subclass of LBFGS needs whole tensors too
         if reason := WHOLE_TENSOR_OPTIMIZERS.get(name):
-            beside = ', and for Muon beside it ENGINES["muon-owners"]' if name == "Muon" else ""
+            beside = ', and ENGINES["muon-owners"], which runs Muon beside it' if name == "Muon" else ""
             remedy = f"use an element-wise one, such as AdamW{beside}"
             raise ValueError(f"{name} cannot run on shards, because {reason}: {remedy}")
     for option in ("release_after_forward", "prefetch"):  # otherwise called an unknown keyword of the optimizer
