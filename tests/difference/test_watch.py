@@ -11,6 +11,7 @@ import torch.distributed as dist
 from loss_of import LossOf
 from small import Named, data, seeded, train
 from torch import nn
+from torch.autograd import backward  # bound before any fingerprint is taken, as in many a script
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from zerolab import Cluster
@@ -126,6 +127,23 @@ class Probing(nn.Module):
 
     def forward(self, x):
         return self.head(self.features(x))
+
+
+def losses_of(folder, differentiate):
+    with Fingerprints(folder, (1, 2)):
+        model = seeded(lambda: nn.Linear(8, 4))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for step in range(2):
+            differentiate(model(data(step)).square().mean())
+            optimizer.step()
+            optimizer.zero_grad()
+    return [rank["losses"] for step in Run(folder).steps.values() for rank in step.ranks]
+
+
+def test_the_loss_of_a_backward_that_was_imported_by_name_is_kept(tmp_path):
+    by_method = losses_of(tmp_path / "method", torch.Tensor.backward)
+    assert len(by_method) == 2
+    assert by_method == losses_of(tmp_path / "name", backward)
 
 
 def shaped_on_the_way(folder, make, *, factor=1.0):

@@ -208,7 +208,8 @@ def test_a_state_whose_groups_hold_other_parameters_is_refused(clusters):
         saved = _engine(param_groups=[thin, thick]).optimizer_state_dict()
         _engine(param_groups=[thick, thin]).load_optimizer_state_dict(saved)
 
-    assert "make the engine with the same optimizers and param_groups, in the same order" in _sentence(clusters, swapped)
+    remedy = "make the engine with the same optimizers and param_groups, in the same order"
+    assert remedy in _sentence(clusters, swapped)
 
 
 @pytest.mark.parametrize("stage", STAGES)

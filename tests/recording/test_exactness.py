@@ -4,11 +4,13 @@ import gc
 import itertools
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from zerolab import models
 from zerolab.theory import STAGES
@@ -127,6 +129,75 @@ def test_the_peak_of_what_is_computed_in_inference_mode_is_the_allocators(record
     loop_with_an_evaluation_in_inference_mode()
     peak = allocator_peak(loop_with_an_evaluation_in_inference_mode)
     assert record(loop_with_an_evaluation_in_inference_mode).info.peak_total == peak
+
+
+class Blocks(torch.nn.Module):
+    """Computed again in backward, block by block."""
+
+    def __init__(self, use_reentrant):
+        super().__init__()
+        self.blocks, self.use_reentrant = torch.nn.ModuleList(torch.nn.Linear(30, 30) for _ in range(4)), use_reentrant
+
+    def forward(self, values):
+        for block in self.blocks:
+            values = checkpoint(block, values, use_reentrant=self.use_reentrant).tanh()
+        return values
+
+
+def loop_with_checkpoints(use_reentrant, before_step=lambda _: None):
+    torch.manual_seed(0)
+    model = Blocks(use_reentrant)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        before_step(step)
+        (model(torch.randn(400, 30, requires_grad=True)) - torch.randn(400, 30)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_what_checkpointing_keeps_of_the_generator_is_in_the_peak(record, use_reentrant):
+    loop_with_checkpoints(use_reentrant)
+    peak = allocator_peak(loop_with_checkpoints, use_reentrant)
+    assert record(loop_with_checkpoints, use_reentrant).info.peak_total == peak
+
+
+def loop_over_arrays_of_numpys(before_step=lambda _: None):
+    torch.manual_seed(0)
+    array, model = np.random.default_rng(0).random((4000, 30), np.float32), torch.nn.Linear(30, 50)
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(3):
+        before_step(step)
+        rows = torch.from_numpy(array)[400 * step : 400 * (step + 1)]
+        (model(rows) * torch.tensor(array[0, 0])).sum().backward()
+        del rows
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_what_numpy_holds_is_in_no_peak_however_often_it_is_made_a_tensor(record):
+    loop_over_arrays_of_numpys()
+    peak = allocator_peak(loop_over_arrays_of_numpys)
+    assert record(loop_over_arrays_of_numpys).info.peak_total == peak
+
+
+def loop_with_derivatives_forward(before_step=lambda _: None):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(6, 500), torch.nn.Tanh(), torch.nn.Linear(500, 3))
+    optimizer = torch.optim.SGD(model.parameters())
+    for step in range(3):
+        before_step(step)
+        slopes = torch.func.jacfwd(model)(torch.randn(6))
+        (model(torch.randn(40, 6)).square().mean() + slopes.square().mean()).backward()
+        del slopes
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_zeros_that_take_no_memory_are_in_no_peak(record):
+    loop_with_derivatives_forward()
+    peak = allocator_peak(loop_with_derivatives_forward)
+    assert record(loop_with_derivatives_forward).info.peak_total == peak
 
 
 class Onlooker(TorchDispatchMode):

@@ -117,6 +117,23 @@ def test_a_unit_that_is_computed_again_has_a_backward_and_then_its_gradients(rec
         assert hold.t_end <= event.t_end
 
 
+def train_a_part_that_grows_and_is_called_before_its_whole():
+    part, other = nn.Linear(4, 4), nn.Linear(4, 4)
+    part(torch.ones(1, 4))
+    part.added = nn.Parameter(torch.ones(4))
+    other(torch.ones(1, 4))
+    whole = nn.Sequential(part, other)
+    optimizer = torch.optim.SGD(whole.parameters())
+    (whole(torch.ones(1, 4)) * part.added).sum().backward()
+    optimizer.step()
+
+
+def test_a_part_that_has_grown_is_forgotten_once_its_whole_is_there(record):
+    recording = record(train_a_part_that_grows_and_is_called_before_its_whole)
+    assert recording.info.steps == 1
+    assert recording.info.num_params == 2 * 20 + 4
+
+
 def test_each_all_reduce_is_one_event_with_its_bytes_and_its_line(by_hand):
     for rank in by_hand.ranks:
         reduces = [e for e in rank.events if (e.kind, e.op, e.step) == ("collective", "all_reduce", 2)]
@@ -696,3 +713,23 @@ def test_each_update_of_a_loop_without_modules_is_a_step_of_its_own(record, diff
 
     info = record(train).info
     assert (info.steps, info.state) == (3, {"parameters": 256, "gradients": 256, "optimizer_state": 512 + 4})
+
+
+@pytest.mark.parametrize("fingerprints", [False, True])
+def test_a_scripted_model_is_recorded_like_the_module_that_it_was_made_of(tmp_path, fingerprints):
+    def train(make, path):
+        model = make(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)))
+        optimizer = torch.optim.AdamW(model.parameters())
+        with zerolab.recording(path, steps=(1, 3), fingerprints=fingerprints):
+            for _ in range(3):
+                model(torch.ones(4, 8)).sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+        return zerolab.Recording.load(path)
+
+    scripted, module = (
+        train(torch.jit.script, tmp_path / "scripted.json"),
+        train(lambda it: it, tmp_path / "module.json"),
+    )
+    assert scripted.info.steps == module.info.steps == 3
+    assert (scripted.state, scripted.units) == (module.state, module.units)

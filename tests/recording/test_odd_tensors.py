@@ -243,6 +243,37 @@ def test_nested_tensors_compute_the_same_in_inference_mode_while_they_are_record
     assert all(torch.equal(seen[half].values(), seen[half + 2].values()) for half in (0, 1))
 
 
+def alias(x):
+    """In evaluation dropout gives its input back."""
+    y = nn.functional.dropout(x, 0.5, training=False)
+    y += 1
+    return x + y
+
+
+INFERENCES = {
+    "dropout": alias,
+    "lstm": lambda x: nn.LSTM(4, 4, num_layers=2, dropout=0.5)(x)[0],  # it draws
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "interpolate": lambda x: nn.functional.interpolate(x[None, None], scale_factor=2.3, mode="bicubic"),
+}
+
+
+def infer(name, seen):
+    torch.manual_seed(0)
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        seen += [INFERENCES[name](torch.rand(5, 4)), torch.rand(1)]
+
+
+@pytest.mark.parametrize("name", INFERENCES)
+def test_what_is_inferred_is_the_same_while_it_is_recorded_under_autocast_too(record, name):
+    seen = []
+    infer(name, seen)
+    record(infer, name, seen)
+    for plain, recorded in zip(seen[:2], seen[2:], strict=True):
+        assert (plain.dtype, plain.shape) == (recorded.dtype, recorded.shape)
+        assert torch.equal(plain, recorded)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse")
 def test_a_recording_that_begins_within_a_transformation_finds_the_parts_of_sparse_tensors_all_the_same(tmp_path):
     there = [eye("to_sparse"), eye("to_sparse_csr")]

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from torch import nn
+from torch.autograd import backward, grad  # bound before anything is recorded, as in many a script
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -76,6 +77,28 @@ def test_a_loop_that_calls_no_module_is_recorded_for_as_many_steps_as_asked():
     assert passes(found[0]) == [(1, "step"), (2, "step")]
 
 
+def by_backward(loss, weight):
+    backward(loss)
+
+
+def by_grad(loss, weight):
+    (weight.grad,) = grad(loss, weight)
+
+
+@pytest.mark.parametrize("times_only", [False, True])
+@pytest.mark.parametrize("differentiate", [by_backward, by_grad])
+def test_a_backward_that_was_imported_by_name_before_is_one_of_a_step(differentiate, times_only):
+    model, found = nn.Linear(3, 3, bias=False), []
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Window(2, 3, found.append, times_only=times_only):
+        for _ in range(5):
+            differentiate(model(torch.ones(2, 3)).sum(), model.weight)
+            optimizer.step()
+            optimizer.zero_grad()
+    steps = [(event.step, event.op, event.phase) for event in found[0].events if event.kind in ("module", "optimizer")]
+    assert steps == [(s, op, op) for s in (1, 2) for op in ("forward", "backward", "step")]
+
+
 def test_a_loop_that_updates_by_hand_is_told_what_a_step_is_and_leaves_no_file(tmp_path, capsys):
     model = nn.Linear(3, 3)
     with zerolab.recording(tmp_path / "run.json", steps=(1, 2)):
@@ -84,8 +107,8 @@ def test_a_loop_that_updates_by_hand_is_told_what_a_step_is_and_leaves_no_file(t
             with torch.no_grad():
                 model.weight -= 0.1 * model.weight.grad
     assert capsys.readouterr().err == (
-        "zerolab: nothing was recorded: 0 steps ran, and none of steps 1 to 2: a step ends with the update of an "
-        "optimizer from torch.optim; in processes that the script starts by itself, as with mp.spawn, nothing is "
+        "zerolab: nothing was recorded: 0 steps ran, and none of steps 1 to 2: a step is a backward and the update of "
+        "an optimizer from torch.optim; in processes that the script starts by itself, as with mp.spawn, nothing is "
         "recorded: start such ranks with torchrun\n"
     )
     assert list(tmp_path.iterdir()) == []

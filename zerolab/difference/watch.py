@@ -27,7 +27,7 @@ from zerolab.engines.declared import state_of
 from zerolab.engines.optimizer_state import COUNTERS, local
 from zerolab.recording.dispatch import leave_to_python
 from zerolab.recording.info import Membership, membership
-from zerolab.recording.passes import may_train
+from zerolab.recording.passes import BACKWARD, BACKWARD_IN, may_train
 from zerolab.recording.patches import once_computed, replace
 from zerolab.recording.sources import Sources
 from zerolab.recording.updates import hearing_updates
@@ -82,7 +82,7 @@ class Fingerprints:
         callback(register_module_forward_hook(self._after_forward, always_call=True).remove)
         # To the end of the block: another thread may be within an update when the last step is over.
         self._outermost.enter_context(hearing_updates(before=self._before_update, after=self._after_update))
-        enter(replace(torch.autograd, "backward", self._backward))
+        enter(replace(BACKWARD_IN, BACKWARD, self._backward))
         enter(replace(torch.amp.GradScaler, "scale", self._scaled))
         if torch.distributed.is_available():  # FSDP's has a `scale` of its own, and may be made within the block
             from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
@@ -113,10 +113,9 @@ class Fingerprints:
         for kind in ("local", "last"):
             for step in self._steps:  # twelve digits are more than any rounding that is asked for
                 step[kind] = {name: [float(f"{x:.12g}") for x in signed] for name, signed in step[kind].items()}
-        rank = self._member.rank
         contents = {
             "fingerprints": fingerprint.VERSION,
-            "rank": rank,
+            "rank": (rank := self._member.rank),
             "world_size": self._member.world_size,
             "parameters": self._about,
             "splits": sorted(self._reasons),
@@ -254,11 +253,12 @@ class Fingerprints:
         return result
 
     def _backward(self, original: Callable[..., Any], tensors: Any, *args: Any, **keywords: Any) -> Any:
-        if self._now is not None and self._is_here():
+        if self._now is not None and self._is_here() and keywords.get("accumulate_grad"):  # `grad` has others
             self._line("backward")
             self._now["last"] = {}
-            if isinstance(tensors, torch.Tensor) and tensors.numel() == 1 and not tensors.is_complex():
-                self._now["losses"].append(float(local(tensors.detach())) / self._scale)
+            loss = tensors[0] if len(tensors) == 1 else None
+            if isinstance(loss, torch.Tensor) and loss.numel() == 1 and not loss.is_complex():
+                self._now["losses"].append(float(local(loss.detach())) / self._scale)
         return original(tensors, *args, **keywords)
 
     def _brought(self, of: int, name: str, gradient: torch.Tensor) -> None:

@@ -29,8 +29,11 @@ _NUMBER_DTYPES: dict[type, torch.dtype] = {
     bool: torch.bool,
     complex: torch.complex128,
 }
-_SHOWING = ("lift_fresh", "resize_", "resize_as_", "set_")
+_LIFTING = "lift_fresh"
+_SHOWING = ("resize_", "resize_as_", "set_")
 _MOST_OF_A_NUMBER = 2 * torch.complex128.itemsize  # bytes
+
+_AUTOCASTS = {"cpu": torch._C.DispatchKey.AutocastCPU, "cuda": torch._C.DispatchKey.AutocastCUDA}
 
 _LEVEL = "ADInplaceOrView"  # of torch's dispatcher, where c10d has no kernels
 _BELOW = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.ADInplaceOrView)
@@ -41,9 +44,10 @@ Communicate = Callable[..., Any]
 # Several where recordings are nested; made anew at each change, since another thread may be going through it.
 _watching: tuple[tuple[Communicate, Callable[[], bool]], ...] = ()
 
-Effect = Literal["none", "fresh", "shows", "communicates"]
+Effect = Literal["none", "fresh", "lifts", "shows", "communicates"]
 """What an operation does to the ledger: nothing, for it is a view or writes into what is there; its outputs are new
-tensors; it may give an existing tensor another size, or show one that was never seen; it asks torch.distributed."""
+tensors; it hands over one that was made elsewhere; it may give an existing tensor another size, or show one that was
+never seen; it asks torch.distributed."""
 
 
 class Kind(NamedTuple):
@@ -122,6 +126,7 @@ class Watch(TorchDispatchMode):
         self._log, self._ledger, self._communicate, self._above = log, log.ledger, communicate, above
         self._kinds: dict[int, Kind] = {}  # by `id`: an operation's own hash is slow
         self._wraps: dict[Any, bool] = {}  # whether one of an operation's tensor types stands for other tensors
+        self._casts = {device for device in _AUTOCASTS if torch.is_autocast_enabled(device)}  # beneath a mode none is
         leave_to_python()
 
     def __enter__(self) -> Self:
@@ -165,31 +170,55 @@ class Watch(TorchDispatchMode):
             ledger.operation = func
             if not log.in_backward and _graph_task() != -1:
                 log.enter_backward()
-            if result.__class__ is torch.Tensor:
-                ledger.see(result)
-                if effect == "shows":
-                    for storage in storages_of(result):
-                        ledger.resized(storage)
-            else:
+            if result.__class__ is not torch.Tensor:
                 self._see_all(result)
+            elif effect == "fresh":
+                ledger.see(result)
+            else:
+                self._show(result, effect)
         if second_is_tensor and len(args) > 1 and args[1].__class__ in _NUMBER_DTYPES:
             host = self._ledger.host
             if host.total + _MOST_OF_A_NUMBER > host.here.total:  # else it cannot raise a peak
                 self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
-    def _kind_of(self, func: Any) -> Kind:
-        if is_composite(func):
-            return Kind("none", second_is_tensor=False, execute=partial(self._take_apart, func), func=func)
-        return _kind_of(func)
-
-    def _take_apart(self, func: Any, *args: Any, **keywords: Any) -> Any:
-        """Lets the parts of a composite operation pass through here: it is they that make tensors."""
-        if not any(_is_special(tensor) for tensor in tensors_in((args, *keywords.values()))):
-            return take_apart(self, func, *args, **keywords)
-        result = func(*args, **keywords)
-        self._see_all(result)
+    def cast(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+        """In place of `torch.set_autocast_enabled`, with which each autocast of the script's begins and ends."""
+        result = original(*args, **keywords)
+        if get_ident() == self._ledger.thread:
+            self._casts = {device for device in _AUTOCASTS if torch.is_autocast_enabled(device)}
         return result
+
+    def _kind_of(self, func: Any) -> Kind:
+        kind = _kind_of(func)
+        return kind._replace(execute=partial(self._execute_composite, func)) if _is_composite(func) else kind
+
+    def _execute_composite(self, func: Any, *args: Any, **keywords: Any) -> Any:
+        """Executes what torch writes with other operations, in its own way: taken apart here it might differ.
+
+        So its parts are not seen; but where the operation is a view at times, as `to` and `reshape` are, so is a copy.
+        """
+        with ExitStack() as as_unwatched:
+            # Beneath a mode nothing is cast for autocast any more. Where autograd is off, these parts are still to be.
+            for device in self._casts if torch.is_inference_mode_enabled() else ():
+                as_unwatched.enter_context(torch._C._SetExcludeDispatchKeyGuard(_AUTOCASTS[device], False))
+            result = func(*args, **keywords)
+        given = {each._cdata for tensor in tensors_in((args, *keywords.values())) for each in storages_of(tensor)}
+        for tensor in tensors_in(result):
+            if given.isdisjoint(each._cdata for each in storages_of(tensor)):
+                self._ledger.operation = func
+                self._ledger.see(tensor)
+        return result
+
+    def _show(self, result: torch.Tensor, effect: Effect) -> None:
+        storages = storages_of(result)
+        # What `torch.tensor` has made can be resized; `from_numpy` shows what another allocator holds, or a file.
+        if effect == "lifts" and not all(storage.resizable() for storage in storages):
+            self._ledger.note_existing(result)
+            return
+        self._ledger.see(result)
+        for storage in storages:
+            self._ledger.resized(storage)
 
     def _holds_others(self, types: Any) -> bool:
         self._wraps[types] = any(is_traceable_wrapper_subclass_type(each) or issubclass(each, Taken) for each in types)
@@ -202,27 +231,15 @@ class Watch(TorchDispatchMode):
                 self._ledger.see(tensor)
 
 
-def is_composite(func: Any) -> bool:
-    """Whether torch writes the operation with others, as it does `linear`, on devices that we meet.
+def _is_composite(func: Any) -> bool:
+    """Whether torch writes the operation with others, as it does `linear`.
 
     Modes see such a one only beneath autograd, which takes it apart: in inference mode, and in a tensor class's own
     dispatch.
     """
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace == "prim":  # those are no dispatcher's
-        return False
-    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
-    return func._can_decompose() and not any(has_kernel(func.name(), device) for device in ("CPU", "CUDA", "Meta"))
-
-
-def _is_special(tensor: torch.Tensor) -> bool:
-    """Whether torch may have a kernel for such a tensor of what it writes with others otherwise."""
-    return tensor.is_nested or tensor.layout is not torch.strided
-
-
-def take_apart(mode: TorchDispatchMode, func: Any, *args: Any, **keywords: Any) -> Any:
-    """Executes a composite operation under the mode that has been asked for it."""
-    with mode:
-        return func.decompose(*args, **keywords)
+    if not isinstance(func, torch._ops.OpOverload) or not torch._C._dispatch_has_kernel(func.name()):
+        return False  # torch has operations of its own that no dispatcher knows, such as those for sizes
+    return torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd")
 
 
 def _kind_of(func: Any) -> Kind:
@@ -236,6 +253,8 @@ def _kind_of(func: Any) -> Kind:
         effect = "communicates"
     elif any(value.alias_info is None for value in schema.returns):
         effect = "fresh"
+    elif name == _LIFTING:
+        effect = "lifts"
     elif name in _SHOWING or any(argument.is_out for argument in schema.arguments):
         effect = "shows"
     second_is_tensor = second == "Tensor" and not schema.arguments[1].kwarg_only

@@ -171,7 +171,8 @@ class Ledger:
                 self.see(part)
             return
         is_new = storage._cdata not in self._entries or self._known(storage) is None
-        if is_new and (nbytes := storage.nbytes()):
+        # Derivatives forward are full of zeros that have a size, but no memory.
+        if is_new and (nbytes := storage.nbytes()) and not tensor._is_zerotensor():
             self._enter(storage, nbytes, self.category, None)
 
     def note_existing(self, tensor: torch.Tensor) -> int:

@@ -21,8 +21,8 @@ class Models:
         self.prefixes: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
         self.whose: dict[str, str] = {}  # the prefix of the model of each flat; engines say themselves what is frozen
         self.deepspeed: WeakSet[nn.Module] = WeakSet()  # its engines, whose optimizers update copies of the parameters
-        self.follow_others = False  # another system's code gathers and reduces
-        self.see_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
+        self.under_others = False  # another system's code gathers and reduces
+        self.have_buffers = False  # either that, or torch's DDP, which only reduces: its parameters stay put
         self._pieces = pieces
         self._own: WeakKeyDictionary[nn.Module, dict[str, weakref.ref[nn.Parameter]]] = WeakKeyDictionary()
         self._grown: WeakSet[nn.Module] = WeakSet()  # models with parameters that have no place
@@ -33,8 +33,8 @@ class Models:
 
         For a second model, such as a GAN's, the names are prefixed as `prefix_of` says. Models of `engines` count.
         """
-        self.follow_others |= is_sharded(outermost)
-        self.see_buffers |= self.follow_others or is_replicated(outermost)
+        self.under_others |= is_sharded(outermost)
+        self.have_buffers |= self.under_others or is_replicated(outermost)
         self.deepspeed.update(deepspeed_in(outermost))
         named = [*((each, self.prefixes[each]) for each in self.places), *((each, "") for each in engines)]
         names = [prefix + name for each, prefix in named for name, _ in each.named_parameters()]
@@ -45,7 +45,7 @@ class Models:
     def note_added(self, engines: Collection[nn.Module], taken: Collection[str]) -> list[UnitInfo]:
         """Notes what was added to models after they were noted, such as adapters, in flats with names not `taken`."""
         found: list[UnitInfo] = []
-        for model in [] if self.follow_others else [*self._grown]:
+        for model in [] if self.under_others else [*self._grown]:
             rest = (other for other in (*self.places, *engines) if other is not model)
             others = {id(each) for other in rest for each in other.parameters()}
             others |= {key for key in self.places[model] if isinstance(key, int)}
@@ -78,6 +78,7 @@ class Models:
                 parts.append(part)
                 dropped |= flats
                 del self.places[part]
+                self._grown.discard(part)
         return parts, dropped
 
     def ids(self, engines: Collection[nn.Module]) -> set[int]:
@@ -109,7 +110,7 @@ class Models:
 
     def _its_own(self, model: nn.Module, name: str, there: torch.Tensor) -> torch.Tensor | None:
         """The parameter in whose place a loop has put another tensor for one call, as `functional_call` does."""
-        own = None if self.follow_others else self._own[model].get(name)
+        own = None if self.under_others else self._own[model].get(name)
         return there if own is None else own()
 
     def _parts_with(self, model: nn.Module, names: Collection[str] | None, *, anew: bool) -> Iterable[Part]:

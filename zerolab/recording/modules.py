@@ -59,7 +59,8 @@ class Modules:
                 its.add_model(model, module)
             prefix, own = its.models.prefixes.get(model, ""), {flat.split(" ")[0] for flat in its.units}
             root, units = prefix + ROOT, {prefix + unit: unit for unit in units_of(model)}
-            modules = {name: model.get_submodule(unit) for name, unit in units.items() if name in own} | {root: module}
+            parts = dict(model.named_modules(remove_duplicate=False))  # a scripted module has no `get_submodule`
+            modules = {name: parts[unit] for name, unit in units.items() if name in own} | {root: module}
         self._note(modules)
         self.late |= {*modules} if not is_sharded(module) else set()
         self.roots.add(root)

@@ -5,6 +5,7 @@ from itertools import chain
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
+from torch import nn
 
 from zerolab.engines.declared import has_two_moments, moments_of, name_of
 from zerolab.engines.flat import Flat
@@ -25,8 +26,8 @@ class Optimizers:
         self.amsgrad: set[str] = set()  # flats of which Adam keeps the largest second moments
         self.updated: dict[str, list[int]] = {}  # of flats updated only in part: the elements of each tensor that was
         self.masters = 0  # bytes of the fp32 copies that are updated in place of the models' parameters
-        self.closed: set[str] = set()  # whose parameters took no gradient at the update that last made state
-        self.flats: set[str | None] = set()  # those of other models that optimizers have; None for other tensors
+        self.untrained: set[str] = set()  # flats whose parameters took no gradient when an update last made state
+        self.flats: set[str | None] = set()  # those that optimizers of no engine have; None for other tensors
         self._pieces = pieces
         self._others: WeakSet[torch.optim.Optimizer] = WeakSet()  # those of no engine
         self._states: WeakKeyDictionary[torch.optim.Optimizer, list[int]] = WeakKeyDictionary()
@@ -75,7 +76,7 @@ class Optimizers:
         is_new = dict(self._states) != states
         if is_new:
             self._states = WeakKeyDictionary(states)
-            self.closed, flats_updated = who_trains(models.places, self._others)
+            self.untrained, flats_updated = who_trains(models.places, self._others)
             self.flats |= flats_updated
         self._states.setdefault(optimizer, [id(tensor) for _, tensor in tensors_of(optimizer)])
         return is_new
@@ -85,8 +86,8 @@ class Optimizers:
         kept = (local_of(tensor) for each in self._others for _, tensor in tensors_of(each) if tensor.dim() == 0)
         return sum(counter.nbytes for counter in kept if counter is not None)
 
-    def held(self, models: Models, own: Collection[int]) -> Iterator[Held]:
-        """What those outside engines keep; tensors that are none of the `own` may be DeepSpeed's masters, by id."""
-        masters = masters_of(self._others, own) if models.deepspeed else {}
+    def held(self, models: Models, engines: Collection[nn.Module]) -> Iterator[Held]:
+        """What those outside engines keep, beside these models of `engines`."""
+        masters = masters_of(self._others, models.ids(engines)) if models.deepspeed else {}
         self.masters = sum(master.nbytes for master in masters.values())
         return self._pieces.of_optimizers(self._others, [*models.places.values()], masters)

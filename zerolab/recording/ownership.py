@@ -43,11 +43,6 @@ class Ownership:
         self.offload = False  # whether the engine's optimizer updates copies in main memory
         self.reduce_dtype: str | None = None  # in which the engine adds up gradients, if not in the precision's own
 
-    @property
-    def follows_others(self) -> bool:
-        """Whether another system's code gathers and reduces."""
-        return self.models.follow_others
-
     def add_engine(self, engine: Holder) -> None:
         """From now on `engine.holdings()` says what is held."""
         self._engines.append(weakref.ref(engine))
@@ -56,8 +51,8 @@ class Ownership:
         widened = (flat.gradient_dtype for flat in engine.flats if isinstance(flat, Flat) and flat.widens_gradients)
         self.reduce_dtype = next((str(dtype).removeprefix("torch.") for dtype in widened if not dtype.is_complex), None)
         self._log.compute_on(next(engine.model.parameters()).device)
-        self.models.follow_others |= isinstance(engine, Native)
-        self.models.see_buffers |= self.models.follow_others
+        self.models.under_others |= isinstance(engine, Native)
+        self.models.have_buffers |= self.models.under_others
         self.units |= {flat.layout.name: unit_of(flat.layout) for flat in engine.flats}
         self.sync()
 
@@ -74,7 +69,7 @@ class Ownership:
             return [*units.values()]
         trained = {name for category, name in [*self._logged.copy()] if category != "parameters"}
         theirs = self.optimizers
-        return as_trained(units, self.models.whose.copy(), trained | theirs.flats.copy(), theirs.closed)
+        return as_trained(units, self.models.whose.copy(), trained | theirs.flats.copy(), theirs.untrained)
 
     def forget_parts(self, model: nn.Module, trained: Collection[str] = ()) -> list[nn.Module]:
         """Drops models that are this one or parts of it, but for those with `trained` units, and returns them."""
@@ -102,8 +97,8 @@ class Ownership:
 
     def communicated(self, unit: str | None, phase: str, arguments: Any) -> None:
         """Notes what another system sends or receives of a unit, if it is known: only now its buffers can be told."""
-        if self.models.see_buffers and not self._log.times_only:
-            if self.follows_others:
+        if self.models.have_buffers and not self._log.times_only:
+            if self.models.under_others:
                 self.look_at(unit)
                 if phase == "gather":
                     self._gathered |= self._flats.of_unit(unit, self.units)
@@ -124,7 +119,7 @@ class Ownership:
 
     def look_for(self, tensor: torch.Tensor) -> str | None:
         """The flat of which a learner's code sends this gradient by a collective that is not ours, if it is one."""
-        if not (self._log.in_backward and self._log.counts()) or self.follows_others:
+        if not (self._log.in_backward and self._log.counts()) or self.models.under_others:
             return None
         if self._engines:
             self.sync()
@@ -137,7 +132,7 @@ class Ownership:
 
     def released(self, flat: str | None) -> None:
         """A storage was emptied. Other systems have one per parameter: the next look sees them all at once."""
-        if self.follows_others:
+        if self.models.under_others:
             if self._log.in_backward and not self._emptied:
                 self.look_at(flat)  # this look sees the unit's gradient while it is still whole
             self._emptied = True
@@ -216,5 +211,5 @@ class Ownership:
         ]
         held += self.models.held(names, anew=updates)
         if updates:
-            held += self.optimizers.held(self.models, self._noted() if self.models.deepspeed else ())
+            held += self.optimizers.held(self.models, self._trained_models())
         return [*held, *self._pieces.of_buckets(self.models.deepspeed if names is None else ())]

@@ -23,6 +23,8 @@ from zerolab.recording.updates import hearing_updates
 from zerolab.recording.wrappers import has_shapes, unwrapped
 from zerolab.runtime.observers import Holder, Observer, watching
 
+# What `backward` and `grad` of torch.autograd both call: a script may have imported these by name.
+BACKWARD, BACKWARD_IN = "_engine_run_backward", [torch.autograd, torch.autograd.graph]
 _BACKWARD = torch.autograd.graph._engine_run_backward.__code__
 
 
@@ -69,8 +71,7 @@ class Passes(Observer):
             stack.callback(handle.remove)
         stack.enter_context(hearing_updates(before=self._before_update, after=self._after_update))
         stack.enter_context(replace(torch.amp.GradScaler, "step", self._step_of_scaler))
-        for name in ("backward", "grad"):
-            stack.enter_context(replace(torch.autograd, name, self._differentiate))
+        stack.enter_context(replace(BACKWARD_IN, BACKWARD, self._differentiate))
 
     def made(self, engine: Holder) -> None:
         """Registers an engine."""
@@ -210,7 +211,9 @@ class Passes(Observer):
         if not self._running or self._running[-1][0] is not module or self._log.ledger.thread != get_ident():
             return
         _, draft = self._running.pop()
-        if self._ownership.follows_others:  # the unit is still whole, maybe in parameters that were never seen before
+        if (
+            self._ownership.models.under_others
+        ):  # the unit is still whole, maybe in parameters that were never seen before
             self.watch_gradients(module)
             self._ownership.look_at(draft["unit"])
         self._log.end(draft)

@@ -97,7 +97,11 @@ class Recorder:
             else:
                 # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-                watch = stack.enter_context(Watch(self._log, self._exchanges.communicate, above=self._simulated))
+                # Nor is this: checkpointing keeps a state of the generator for each part that it computes again.
+                stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
+                watch = Watch(self._log, self._exchanges.communicate, above=self._simulated)
+                stack.enter_context(replace(torch, "set_autocast_enabled", watch.cast))
+                stack.enter_context(watch)
                 if not self._simulated:  # or what is simulated is seen twice
                     see = partial(watch_collectives, self._exchanges.communicate, stack, but=watch.is_here)
                     before_others_communicate(see, stack)
@@ -179,6 +183,13 @@ class Recorder:
         if size == 0 < before:
             self.ownership.released(unit)
         return result
+
+    def _get_rng_state(self, original: Any) -> Any:
+        state = original()
+        if self._log.counts():
+            self.ledger.operation = "get_rng_state"
+            self.ledger.see(state)
+        return state
 
 
 def _all_of(kinds: Iterable[type]) -> list[Any]:

@@ -128,7 +128,8 @@ def parts_of(model: nn.Module, places: Mapping[Any, tuple[str, int]]) -> dict[st
     found: dict[str | None, list[Part]] = {None: []}
     for name, module in model.named_modules():
         prefix = f"{name}." if name else ""
-        flats = {places[prefix + key][0] for key in module._parameters if prefix + key in places}
+        names = module._parameters.keys()  # a scripted module's cannot be gone through by itself
+        flats = {places[prefix + key][0] for key in names if prefix + key in places}
         for flat in (None, *flats):
             found.setdefault(flat, []).append((prefix, weakref.ref(module), records.get(id(module), {})))
     return found

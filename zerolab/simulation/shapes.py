@@ -18,7 +18,6 @@ from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry
 
 from zerolab.recording import c10d
-from zerolab.recording.dispatch import is_composite, take_apart
 from zerolab.simulation.costs import Meter
 
 META = torch.device("meta")
@@ -36,8 +35,8 @@ _ATTENTION = {  # products like [length, size] x [size, length], and the query's
 class Kind(NamedTuple):
     """What is known about an operation; found out once for each."""
 
-    effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "decomposes", "computes"
-    places: bool  # it has an argument `device`
+    effect: str  # "free" touches no memory, "communicates", "lifts" takes in a Python number, "computes"
+    device_at: int  # the place of its argument `device`; -1 for none
     needs_values: bool
     looks_up: bool
     overwrites: bool
@@ -80,10 +79,11 @@ class Shapes(TorchDispatchMode):
         kind = self._kinds.get(id(func))
         if kind is None:
             kind = self._kinds[id(func)] = _kind_of(func)
-        if kind.effect == "decomposes":
-            return take_apart(self, func, *args, **keywords)
-        if kind.places and not _is_real(args):  # whatever device the code asks for: "cpu", or a GPU that is not here
-            keywords = {**keywords, "device": META}
+        if kind.device_at >= 0 and not _is_real(args):  # whatever device is asked for: "cpu", or a GPU that is not here
+            if kind.device_at < len(args):
+                args = (*args[: kind.device_at], META, *args[kind.device_at + 1 :])
+            else:
+                keywords = {**keywords, "device": META}
         if kind.effect == "free":
             return func(*args, **keywords)
         if kind.effect == "communicates":
@@ -218,8 +218,6 @@ def _kind_of(func: Any) -> Kind:
         effect = "communicates"
     elif name in ("lift", "lift_fresh", "lift_fresh_copy"):
         effect = "lifts"
-    elif is_composite(func):
-        effect = "decomposes"
     elif namespace != "aten" or name in _ALLOCATIONS or (is_view and not needs):
         effect = "free"
     else:
@@ -228,10 +226,10 @@ def _kind_of(func: Any) -> Kind:
     is_fresh = is_fresh and not needs and name not in ("_unsafe_view", "_local_scalar_dense")
     writes = all(alias is not None and alias.is_write for alias in aliases) and name.endswith("_")
     writes = writes and len(aliases) < 2 and not needs and torch.Tag.inplace_view not in tags
-    places = any(argument.name == "device" for argument in schema.arguments)
+    device_at = next((place for place, argument in enumerate(schema.arguments) if argument.name == "device"), -1)
     flops = _flops_of(func, schema.name)
     at_once, overwrites = name.startswith("_foreach"), name in _OVERWRITES
-    return Kind(effect, places, needs, name in _LOOK_UPS, overwrites, is_fresh, writes, at_once, flops, func)
+    return Kind(effect, device_at, needs, name in _LOOK_UPS, overwrites, is_fresh, writes, at_once, flops, func)
 
 
 def _flops_of(func: Any, name: str) -> Any:

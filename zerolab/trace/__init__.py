@@ -30,8 +30,8 @@ from zerolab.why.rank import launched
 PATIENCE = 60.0  # seconds that rank 0 waits for the others' parts
 MANY = 20_000  # events: to write more takes longer than a third of a second, and the training goes on meanwhile
 NO_STEPS = (
-    "a step ends with the update of an optimizer from torch.optim; in processes that the script starts by itself, as "
-    "with mp.spawn, nothing is recorded: start such ranks with torchrun"
+    "a step is a backward and the update of an optimizer from torch.optim; in processes that the script starts by "
+    "itself, as with mp.spawn, nothing is recorded: start such ranks with torchrun"
 )
 LAST_SECONDS = 5.0  # the same, of ranks that are being ended: torchrun kills those that take 30
 

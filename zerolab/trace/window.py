@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from zerolab.recording.dispatch import beside_compiler
 from zerolab.recording.events import RankRecording
-from zerolab.recording.passes import in_backward, may_train
+from zerolab.recording.passes import BACKWARD, BACKWARD_IN, in_backward, may_train
 from zerolab.recording.patches import replace
 from zerolab.recording.recorder import Recorder
 from zerolab.recording.updates import hearing_updates
@@ -44,8 +44,7 @@ class Window:
     def __enter__(self) -> Self:
         self._watching.enter_context(beside_compiler())
         self._watching.enter_context(hearing_updates(after=self._updated))
-        for name in ("backward", "grad"):
-            self._watching.enter_context(replace(torch.autograd, name, self._differentiate))
+        self._watching.enter_context(replace(BACKWARD_IN, BACKWARD, self._differentiate))
         self._watching.enter_context(replace(torch.amp.GradScaler, "step", self._stepped))
         self._look()
         return self
