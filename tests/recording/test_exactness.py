@@ -237,6 +237,40 @@ def test_the_peak_of_a_loop_with_sparse_gradients_is_the_allocators(record, opti
     assert record(loop_with_sparse_gradients, optimizer).info.peak_total == peak
 
 
+class Attended(torch.nn.Module):
+    """Its three gradients meet at what queries, keys and values are computed from."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.rest = torch.nn.Linear(10, 300), torch.nn.ModuleList(torch.nn.Linear(300, 10) for _ in "qkv")
+
+    def forward(self, x):
+        x = self.first(x)
+        return sum(each(x) for each in self.rest)
+
+
+def loop_in_which_gradients_meet(before_step=lambda _: None):
+    torch.manual_seed(0)
+    model = Attended()
+    optimizer = torch.optim.AdamW(model.parameters())
+    for step in range(3):
+        before_step(step)
+        (model(torch.randn(400, 10)) - torch.randn(400, 10)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def watched_loop_in_which_gradients_meet(before_step):
+    with Onlooker():
+        loop_in_which_gradients_meet(before_step)
+
+
+def test_where_gradients_meet_the_peak_is_that_of_a_run_at_whose_operations_somebody_looks(record):
+    loop_in_which_gradients_meet()
+    alone, watched = allocator_peak(loop_in_which_gradients_meet), allocator_peak(watched_loop_in_which_gradients_meet)
+    assert alone < record(loop_in_which_gradients_meet).info.peak_total == watched
+
+
 def test_a_tensor_that_wraps_others_is_not_counted_beside_them(record):
     class Pair(TwoTensor):
         """Somebody's own."""
