@@ -93,12 +93,12 @@ def test_a_wide_table_has_its_headings_on_two_lines() -> None:
 
 
 def test_html_is_stable_and_escaped() -> None:
-    table = Table([{"<unit>": "a & b", "bytes": 1}], title="<x>")
+    table = Table([{"<unit>": "a & b", "bytes": 1}], title="<x>\nwhy not")
     html = table._repr_html_()
     assert html == table._repr_html_()
     assert "&lt;unit&gt;" in html
     assert "a &amp; b" in html
-    assert "<caption>&lt;x&gt;</caption>" in html
+    assert "<caption>&lt;x&gt;<br>why not</caption>" in html
     assert "id=" not in html
 
 

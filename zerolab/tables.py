@@ -96,7 +96,7 @@ class Table:
     def _repr_html_(self) -> str:
         columns = self.columns
         styles = ["text-align: right" if _is_numeric(self.rows, name) else "text-align: left" for name in columns]
-        caption = f"<caption>{escape(self.title)}</caption>" if self.title else ""
+        caption = f"<caption>{'<br>'.join(map(escape, self.title.splitlines()))}</caption>" if self.title else ""
         plain, cells = [f'style="{style}"' for style in styles], list(zip(columns, styles, strict=True))
         head = _html_line("th", map(_in_words, columns), plain)
         looks = [[self._look(row.get(name), name, style) for name, style in cells] for row in self.rows]

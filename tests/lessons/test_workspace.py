@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from zerolab import cli
 from zerolab.lessons import workspace
 
 
@@ -90,6 +91,16 @@ def test_the_lessons_are_found_from_the_folder_they_are_in_and_from_the_one_abov
     monkeypatch.chdir(tmp_path / place)
     assert workspace.reset("00") == [(mine, mine.with_name(f"{mine.name}.bak"))]
     assert mine.read_text() == "published 00-start-here.ipynb"
+
+
+def test_only_who_has_changed_a_lesson_is_told_that_jupyterlab_will_ask(series, tmp_path, monkeypatch, capsys):
+    workspace.fill(tmp_path / "work")
+    monkeypatch.chdir(tmp_path / "work")
+    assert cli.main(["reset", "00"]) == 0
+    assert "Revert" not in capsys.readouterr().out
+    (tmp_path / "work" / "00-start-here.ipynb").write_text("mine")
+    assert cli.main(["reset", "00"]) == 0
+    assert capsys.readouterr().out.endswith("If JupyterLab has it open, choose Revert when it asks.\n")
 
 
 def test_where_there_are_no_lessons_nothing_is_reset(tmp_path):

@@ -41,9 +41,11 @@ def _reset(arguments: Arguments) -> None:
     if arguments.which == "progress":
         print("progress forgotten" if progress.reset() else "there was no progress to forget")
         return
-    for restored, kept in workspace.reset(arguments.which):
+    all_of_them = workspace.reset(arguments.which)
+    for restored, kept in all_of_them:
         print(f"{restored} is as it was published" + (f"; yours is kept as {kept}" if kept else ""))
-    print("If JupyterLab has it open, choose Revert when it asks.")
+    if any(kept for _, kept in all_of_them):
+        print("If JupyterLab has it open, choose Revert when it asks.")
 
 
 def _doctor(arguments: Arguments) -> int:
