@@ -204,10 +204,8 @@ class Watch(TorchDispatchMode):
                 as_unwatched.enter_context(torch._C._SetExcludeDispatchKeyGuard(_AUTOCASTS[device], False))
             result = func(*args, **keywords)
         given = {each._cdata for tensor in tensors_in((args, *keywords.values())) for each in storages_of(tensor)}
-        for tensor in tensors_in(result):
-            if given.isdisjoint(each._cdata for each in storages_of(tensor)):
-                self._ledger.operation = func
-                self._ledger.see(tensor)
+        self._ledger.operation = func
+        self._see_all([x for x in tensors_in(result) if given.isdisjoint(each._cdata for each in storages_of(x))])
         return result
 
     def _show(self, result: torch.Tensor, effect: Effect) -> None:
