@@ -87,7 +87,9 @@ class InOrder(nn.Module):
         x = self.first(x)
         for number in self.order:
             block = self.blocks[number]
-            x = checkpoint(block, x, use_reentrant=False) if self.checkpointed else block(x)
+            # Nothing is drawn, so no state of the generator is kept.
+            again = partial(checkpoint, block, use_reentrant=False, preserve_rng_state=False)
+            x = again(x) if self.checkpointed else block(x)
         return x
 
 
