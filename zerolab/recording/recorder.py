@@ -16,6 +16,7 @@ from time import monotonic_ns
 from typing import Any, Self
 
 import torch
+import torch.distributed as dist
 
 from zerolab.recording import streams
 from zerolab.recording.dispatch import Watch, watch_collectives
@@ -97,8 +98,10 @@ class Recorder:
             else:
                 # Not an operation, so the dispatcher never sees it; and it is how ZeRO-3 frees its flats.
                 stack.enter_context(replace(torch.UntypedStorage, "resize_", self._resize))
-                # Nor is this: checkpointing keeps a state of the generator for each part that it computes again.
-                stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
+                # Nor is this: checkpointing keeps a state of the generator for each part that it computes again. It is
+                # in main memory, which nobody simulates beside a GPU.
+                if not self._simulated or self._member.backend == dist.Backend.FAKE:
+                    stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
                 watch = Watch(self._log, self._exchanges.communicate, above=self._simulated)
                 stack.enter_context(replace(torch, "set_autocast_enabled", watch.cast))
                 stack.enter_context(watch)
