@@ -242,6 +242,53 @@ def test_without_units_the_timeline_comes_first_and_the_sentence_is_the_collecti
     assert state(tab)["caption"].startswith("Rank ")
 
 
+def one_is_late(recording, late):
+    """The recording with a rank that makes its first update only once the others have begun to send gradients again."""
+
+    def collectives(rank, step):
+        of = [event for event in rank.events if event.kind == "collective" and event.step == step]
+        return [event for event in of if event.parent is None], [event for event in of if event.op == "send"]
+
+    since = {}
+    for rank in recording.ranks:
+        whole, sends = collectives(rank, 2)
+        first = min(whole, key=lambda event: event.seq)
+        since[rank.rank] = max(event.t_start for event in sends if event.parent == first.seq) + 1
+    update = next(event for event in recording.ranks[late].events if event.kind == "optimizer" and event.step == 1)
+    more = max(since.values()) - update.t_start + 1_000_000
+    since[late] = update.t_start
+
+    def when(rank, time):
+        return time + more if time >= since[rank] else time
+
+    def event(one):
+        return replace(one, t_start=when(one.rank, one.t_start), t_end=when(one.rank, one.t_end))
+
+    return changed(recording, ranks=[replace(rank, events=tuple(event(one) for one in rank.events))
+                                     for rank in recording.ranks])  # fmt: skip
+
+
+def test_where_one_rank_is_late_no_beat_shows_gradients_of_a_backward_after_it(recordings, show):
+    tab = show(one_is_late(recordings["ddp"], 2), story=True)
+    beats = beats_of(tab)
+    opening = state(tab)
+    forwards = [k for k, beat in enumerate(beats) if beat["step"] == 2 and beat["op"] == "forward"]
+    assert opening["beat"] == forwards[0]
+    tab.keyboard.press("ArrowLeft")
+    update = state(tab)
+    assert beats[update["beat"]]["kind"] == "update"
+    for now in (opening, update, *(to(tab, place, share) for place in forwards for share in (0, 0.6))):
+        assert (now["moving"], now["time"]) == ([], pytest.approx(opening["time"], abs=1_000_000))
+        # The late one may have those of the step before.
+        assert not any(any(now["held"][rank]["gradients"].values()) for rank in (0, 1, 3))
+        assert all(now["live"][rank]["activations"] for rank in (0, 1, 3))
+    # By events the others hold gradients at that moment, as they do; and once the backward is told.
+    tab.keyboard.press("e")
+    assert all(any(state(tab)["held"][rank]["gradients"].values()) for rank in (0, 1, 3))
+    tab.keyboard.press("e")
+    assert all(any(held["gradients"].values()) for held in to(tab, first_beat(tab, 2, op="all_reduce"), 0.99)["held"])
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_story_of_many_ranks_and_of_two_recordings_opens_without_a_complaint(recordings, show, theme):
     tab = show(made_up(64, 8, 2), story=True, scheme=theme)

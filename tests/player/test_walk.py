@@ -108,6 +108,30 @@ def test_a_unit_that_is_called_by_a_number_is_told_of_as_a_unit_and_no_root_wher
     assert " computed the backward of unit 2 in " in state(tab)["caption"]
 
 
+_FILLED = """([unit, category]) => {
+  const { model, panes: { ownership: pane } } = window.zerolabPlayers[0];
+  const { width: wide, height: high } = pane.pen.canvas;
+  const drawn = new OffscreenCanvas(wide, high).getContext("2d", { willReadFrequently: true });
+  for (const { canvas } of [pane.pen, pane.over]) drawn.drawImage(canvas, 0, 0);
+  return model.whole.filter((_, row) => {
+    const { x, y, width, height } = pane.cell(row, category, unit);
+    return Array.from({ length: 64 }, (_, k) => x + ((k + 0.5) * width) / 64).every((at) =>
+      drawn.getImageData(at * pane.pen.scale, (y + height / 2) * pane.pen.scale, 1, 1).data[3] > 0);
+  }).length;
+}"""
+"""In how many rows a unit's cell of a category is filled from end to end."""
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_as_many_rows_are_filled_from_end_to_end_as_the_right_answer_says(recordings, show, stage):
+    tab = show(recordings[stage], story=True)
+    asks = [chapter["asks"]["text"] if chapter["asks"] else "" for chapter in chapters(tab)]
+    place = next(k for k, text in enumerate(asks) if f"hold all of {UNIT}'s parameters now" in text)
+    asked_here = to_chapter(tab, place)["asks"]
+    right = next(answer["text"] for answer in asked_here["answers"] if answer["right"])
+    assert tab.evaluate(_FILLED, [UNIT, "parameters"]) == int(right)
+
+
 @pytest.mark.parametrize("stage", STAGES + OTHERS)
 def test_what_is_right_is_what_was_recorded(recordings, others, show, stage):
     recording = {**recordings, **others}[stage]

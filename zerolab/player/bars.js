@@ -1,6 +1,7 @@
 // One memory bar per rank, for the story: what is live on it right now, on one scale for all ranks and the whole run.
 
 import { bytes } from "./format.js";
+import { indexOf } from "./moments.js";
 import { STACK } from "./palette.js";
 import { Pen } from "./pen.js";
 import { SPREAD, spreadBars } from "./spread.js";
@@ -57,12 +58,14 @@ export class Bars {
   }
 
   /** @param {Frame} frame */
-  draw({ model, palette, index }) {
+  draw(frame) {
+    const { model, palette, index } = frame;
     const { pen } = this;
     pen.clear();
     model.whole.forEach(({ rank }, place) => {
       const row = this.row(place);
-      const live = model.live(rank, index);
+      const own = indexOf(frame, rank);
+      const live = model.live(rank, own);
       if (!row || !live) return;
       const height = Math.max(2, Math.min(HIGHEST, row.height - NUMBER));
       const y = row.y + Math.max(0, (row.height - height - NUMBER) / 2);
@@ -74,7 +77,7 @@ export class Bars {
         x += width;
       }
       pen.frame(0, y, pen.width, height, palette.hollow);
-      const missing = this.ghost?.missing(rank, index) ?? 0;
+      const missing = this.ghost?.missing(rank, own) ?? 0;
       if (missing) {
         pen.box(x, y, missing * scale, height, palette.ghost);
         pen.frame(x, y, missing * scale, height, palette.muted, 1, [3, 2]);
@@ -90,7 +93,7 @@ export class Bars {
       const after = pen.text(total, 0, y + height + 9, style) + 10;
       if (!this.ghost || !missing || this.brief) return;
       const room = pen.width - after;
-      const said = saving(this.ghost, rank, index);
+      const said = saving(this.ghost, rank, own);
       const small = { colour: palette.muted, size: 12, room };
       pen.text(pen.fits(said, small) ? said : said.split(",")[0], after, y + height + 9, small);
     });

@@ -7,6 +7,7 @@ import { Amid } from "./amid.js";
 import { Sequence } from "./clock.js";
 import { codeOf, grouped } from "./derived.js";
 import { lastAtMost } from "./model.js";
+import { Moments } from "./moments.js";
 import { telling } from "./telling.js";
 
 /**
@@ -41,6 +42,7 @@ export class Beats extends Sequence {
     this.amid = new Amid(model, story.divided, (i) => this.#when(i));
     const deeds = [...this.#collectives(), ...this.#ofRanks()];
     for (const window of model.windows) this.list.push(...this.#cut(window, deeds));
+    this.moments = new Moments(model, story.acts);
     this.starts = this.list.map(({ t0 }) => t0);
     for (const beat of this.list) beat.caption = telling(beat, model, story);
     for (const beat of this.list) beat.seconds = this.#seconds(beat);

@@ -2,6 +2,7 @@
 
 import { grouped, inside } from "./derived.js";
 import { lastAtMost } from "./model.js";
+import { indexOf, timeOf } from "./moments.js";
 
 /**
  * @import { Ownership } from "./ownership.js"
@@ -41,9 +42,10 @@ export class Flights {
       // Parts that are added up in one place, together.
       for (const sum of grouped(added, ({ to, unit }) => `${to}:${unit.name}`).values()) this.#sum(pane, frame, sum);
     }
-    const begun = near.flat().filter(({ start }) => start <= frame.time);
-    for (const flight of begun) if (flight.end <= frame.time && !flight.adds) this.#landed(pane, frame, flight);
-    const flying = begun.filter(({ end }) => frame.time < end);
+    const by = (/** @type {number} */ rank) => timeOf(frame, rank);
+    const begun = near.flat().filter(({ from, to, start }) => start <= by(from) && start <= by(to));
+    for (const flight of begun) if (flight.end <= by(flight.to) && !flight.adds) this.#landed(pane, frame, flight);
+    const flying = begun.filter(({ to, end }) => by(to) < end);
     for (const flight of flying) this.#fly(pane, frame, flight, own.includes(flight) ? 1 : BESIDE);
     this.#counted(pane, frame);
     return flying.map(({ unit, category, from, to, piece }) => ({ unit: unit.name, category, from, to, piece }));
@@ -53,12 +55,14 @@ export class Flights {
    * A frame around what ranks compute right now.
    * @param {Ownership} pane @param {Frame} frame @param {Beat} beat
    */
-  #busy(pane, { model, palette, time }, { kind, op, units, places }) {
+  #busy(pane, frame, { kind, op, units, places }) {
+    const { model, palette } = frame;
     if (kind !== "compute" && kind !== "update") return;
     const { rank, t_start: start, t_end: end } = model.columns;
     const colour = kind === "update" ? palette.optimizer : op === "backward" ? palette.backward : palette.forward;
     const about = units.length ? units : model.units;
     for (const i of places) {
+      const time = timeOf(frame, rank[i]);
       for (const { name } of start[i] <= time && time < end[i] ? about : []) {
         const cell = pane.cell(model.wholeRowOf(rank[i]), null, name);
         if (cell) pane.over.frame(cell.x - 2, cell.y - 2, cell.width + 4, cell.height + 4, colour, 3);
@@ -67,11 +71,12 @@ export class Flights {
   }
 
   /** @param {Ownership} pane @param {Frame} frame @param {Flight} flight @param {number} strength */
-  #fly(pane, { model, palette, time }, flight, strength) {
+  #fly(pane, frame, flight, strength) {
+    const { model, palette } = frame;
     const { unit, category, from, to, piece, start, end, spans } = flight;
     const [source, target] = [from, to].map((rank) => pane.boxOf(model, rank, category, unit.name));
     if (!source || !target || source.y === target.y) return;
-    const share = this.pace.elapsed(start, time) / this.pace.elapsed(start, end);
+    const share = this.pace.elapsed(start, timeOf(frame, to)) / this.pace.elapsed(start, end);
     const eased = share * share * (3 - 2 * share);
     const y = source.y + eased * (target.y - source.y);
     const { context } = pane.over;
@@ -103,18 +108,20 @@ export class Flights {
   }
 
   /**
-   * A piece that has come lies there, until what the rank holds says so too.
+   * A piece that has come lies there until what the rank holds says so too; given back since, it is not here.
    * @param {Ownership} pane @param {Frame} frame @param {Flight} flight
    */
-  #landed(pane, { model, palette, index, time }, { unit, category, to, piece, spans, half, over }) {
+  #landed(pane, frame, { unit, category, to, piece, spans, half, over, end }) {
+    const { model, palette } = frame;
     const target = pane.cell(model.wholeRowOf(to), category, unit.name);
     if (!target) return;
     const { at, spans: held } = model.changes(to, category, unit.name);
-    const last = lastAtMost(at, index);
+    const last = lastAtMost(at, indexOf(frame, to));
     const coming = held[last + 1] ?? [];
     const here = last >= 0 && inside(held[last], spans);
-    if (half === 0 && (here || !inside(coming, spans))) return;
-    if (half === 1 && (!here || time >= over)) return;
+    const told = last >= 0 && model.columns.t_end[at[last]] >= end; // what comes next is another one, sent once more
+    if (half === 0 && (here || told || !inside(coming, spans))) return;
+    if (half === 1 && (!here || timeOf(frame, to) >= over)) return;
     for (const { x, width } of boxes(target, unit.padded, spans))
       pane.over.box(x, target.y, width, target.height, pane.fill(palette, unit, piece));
   }
@@ -123,13 +130,15 @@ export class Flights {
    * A sum under way on its owner: its own part and those that have come fill the place up, then it lights up.
    * @param {Ownership} pane @param {Frame} frame @param {Flight[]} parts
    */
-  #sum(pane, { model, palette, time, index }, parts) {
+  #sum(pane, frame, parts) {
+    const { model, palette } = frame;
     const [{ unit, category, to, spans, recorded, over: ends }] = parts;
     const target = pane.cell(model.wholeRowOf(to), category, unit.name);
     const last = Math.max(...parts.map(({ end }) => end));
+    const time = timeOf(frame, to);
     const ago = time < last ? 0 : this.pace.elapsed(last, time);
     if (parts.every(({ start }) => time < start) || (time >= ends && ago >= FLASH)) return;
-    if (!target || !model.held(to, category, unit.name, index).length) return;
+    if (!target || !model.held(to, category, unit.name, indexOf(frame, to)).length) return;
     const come = 1 + parts.filter(({ end }) => end <= time).length;
     const of = parts.length + 1;
     const { over } = pane;

@@ -47,9 +47,9 @@ export class Mirror {
 
   /**
    * Writes the moment after event `index`; the sentences only where it stays for a while.
-   * @param {number} index @param {boolean} moving
+   * @param {number} index @param {boolean} moving @param {(rank: number) => number} shown up to which event
    */
-  draw(index, moving) {
+  draw(index, moving, shown) {
     const { model } = this;
     if (!moving) this.#tell(index);
     const focus = focusOf(model);
@@ -58,11 +58,11 @@ export class Mirror {
     this.cells.forEach((cells, place) => {
       const rank = this.ranks[place];
       const totals = model.devices.map((device) => {
-        const live = model.live(rank, index, device);
+        const live = model.live(rank, shown(rank), device);
         return live && Object.values(live).reduce((sum, value) => sum + value, 0);
       });
-      const held = [...STATE.map((category) => model.heldElements(rank, category, index)), ...totals];
-      if (this.ghost) held.push(this.ghost.missing(rank, index));
+      const held = [...STATE.map((category) => model.heldElements(rank, category, shown(rank))), ...totals];
+      if (this.ghost) held.push(this.ghost.missing(rank, shown(rank)));
       const { times_only: timesOnly, total_only: totalOnly } = model.payload.meta;
       const values = held.map((value, k) => (timesOnly || (totalOnly && k < STATE.length) ? null : value));
       values.forEach((value, k) => {

@@ -7,6 +7,7 @@ import { MOVED } from "./events.js";
 import { flow } from "./flow.js";
 import { words } from "./format.js";
 import { lastAtMost, STATE } from "./model.js";
+import { indexOf, timeOf } from "./moments.js";
 import { Pen, ring } from "./pen.js";
 import { nameRow, rowHeights, tellTrouble } from "./rows.js";
 import { unitNames } from "./unitnames.js";
@@ -16,7 +17,7 @@ import { unitNames } from "./unitnames.js";
  * @import { Palette } from "./palette.js"
  * @import { Values } from "./values.js"
  * @import { Category, Cell, Filter, Frame, Hit } from "./types.d.ts"
- * @import { Point, RecordedEvent, Row, TextStyle, Unit, UnitPlace } from "./types.d.ts"
+ * @import { Point, RecordedEvent, Row, Shown, TextStyle, Unit, UnitPlace } from "./types.d.ts"
  */
 
 const HEAD = 20;
@@ -68,7 +69,8 @@ export class Ownership {
     this.moving = [];
     /** @type {Values | null} */
     this.values = null;
-    this.time = 0;
+    /** @type {Shown | null} */
+    this.moment = null;
     this.worldSize = 1;
   }
 
@@ -95,9 +97,9 @@ export class Ownership {
   draw(frame) {
     const { model, palette, index, event, hover, time, flights } = frame;
     this.values = frame.values;
-    this.time = time;
-    if (this.painted === null || this.palette !== palette) this.#paint(model, palette, index);
-    else this.#repaint(palette, index);
+    this.moment = frame;
+    if (this.painted === null || this.palette !== palette) this.#paint(frame);
+    else this.#repaint(frame);
     this.painted = index;
     this.over.clear();
     const told = hover ?? event;
@@ -116,7 +118,7 @@ export class Ownership {
     unitNames(this, palette, told?.unit ? [told.unit] : []);
     if (told) this.#light(model, palette, told);
     model.whole.forEach(({ rank }, row) => {
-      for (const flight of model.inFlight(rank, time)) this.#flight(palette, model.event(flight), row);
+      for (const flight of model.inFlight(rank, timeOf(frame, rank))) this.#flight(palette, model.event(flight), row);
     });
     // As above: what a hovered event sent was sent at another time than what is held here.
     this.moving = event ? flow(this, model, palette, event, time) : [];
@@ -155,7 +157,7 @@ export class Ownership {
     const cell = this.hit(model, x, y);
     if (!cell || "row" in cell) return null;
     const { at } = model.changes(cell.rank, cell.category, cell.unit);
-    const last = lastAtMost(at, index);
+    const last = lastAtMost(at, this.moment?.index === index ? indexOf(this.moment, cell.rank) : index);
     return last < 0 ? null : at[last];
   }
 
@@ -189,21 +191,24 @@ export class Ownership {
     return { y: HEAD + place * this.rows.pitch, height: this.rows.row };
   }
 
-  /** @param {Model} model @param {Palette} palette @param {number} index */
-  #paint(model, palette, index) {
+  /** @param {Frame} frame */
+  #paint(frame) {
+    const { model, palette } = frame;
     this.pen.clear();
     this.palette = palette;
     this.watched = [];
-    for (const [place, row] of model.whole.entries()) this.#row(model, palette, row, place, index);
+    for (const [place, row] of model.whole.entries()) this.#row(model, palette, row, place, indexOf(frame, row.rank));
   }
 
   /**
    * Paints the cells again whose last change is another one than when they were painted.
-   * @param {Palette} palette @param {number} index
+   * @param {Frame} frame
    */
-  #repaint(palette, index) {
+  #repaint(frame) {
+    const { palette } = frame;
     for (const cell of this.watched) {
       const { at } = cell.changes;
+      const index = indexOf(frame, cell.rank);
       const before = cell.last;
       let last = before;
       while (last + 1 < at.length && at[last + 1] <= index) last += 1;
@@ -273,9 +278,10 @@ export class Ownership {
    * @param {Cell} cell
    */
   #worth({ rank, category, unit }) {
-    const { values, time } = this;
-    if (!values || category === "optimizer_state") return "";
+    const { values, moment } = this;
+    if (!values || !moment || category === "optimizer_state") return "";
     const owners = new Set(unit.owners?.flat().map(([, , owner]) => owner) ?? [rank]);
+    const time = timeOf(moment, rank);
     return [...owners].map((owner) => values.of(rank, category, unit, owner, time)).join();
   }
 
@@ -284,9 +290,9 @@ export class Ownership {
    * @param {Palette} palette @param {Cell} cell @param {number} owner @param {number} x @param {number} width
    */
   #part(palette, { y, unit, rank, category, worth }, owner, x, width) {
-    const { pen, rows } = this;
+    const { pen, rows, values, moment } = this;
     const { line } = rows;
-    const own = worth && this.values ? this.values.of(rank, category, unit, owner, this.time) : "plain";
+    const own = worth && values && moment ? values.of(rank, category, unit, owner, timeOf(moment, rank)) : "plain";
     if (own === "local" && line >= PATTERNED) pen.box(x, y, width, line, palette.local(pen.context, rank));
     else if (own === "stale" && line >= PATTERNED) pen.box(x, y, width, line, palette.stale(pen.context, owner));
     else pen.box(x, y, width, line, this.fill(palette, unit, owner));

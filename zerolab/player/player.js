@@ -237,10 +237,7 @@ export class Player {
     this.#source();
   }
 
-  /**
-   * Goes to an event that was clicked; nothing for null.
-   * @param {number | null} index
-   */
+  /** @param {number | null} index of an event that was clicked; null for none */
   pick(index) {
     if (index !== null) this.goto(index);
   }
@@ -299,7 +296,9 @@ export class Player {
     const axis = fresh || !this.axis ? this.lens.axis(this.scene.now.clientWidth) : this.axis;
     const { palette, filter, values, beat } = this;
     const flights = beat && !this.clock.calm ? this.flights : null;
-    const frame = { model, palette, axis, filter, index, event, hover: null, time, values, beat, flights };
+    // The walk asks of what was recorded at its moments.
+    const until = beat && !this.walk.open ? this.beats.moments.of(beat) : null;
+    const frame = { model, palette, axis, filter, index, event, hover: null, time, until, values, beat, flights };
     Object.assign(this, { view, stale: false, axis, frame });
     if (fresh && this.#sees("timeline")) panes.timeline.drawView(frame);
     if (fresh && this.#sees("memory")) for (const memory of panes.memories) memory.drawView(frame);

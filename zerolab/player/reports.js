@@ -1,6 +1,7 @@
 // Who else is told what is shown: the mirror, and, only a few times a second since they are slow, notebook and address.
 
 import { whenIdle } from "./dom.js";
+import { shownOf } from "./moments.js";
 
 /** @import { Player } from "./player.js" */
 
@@ -50,7 +51,8 @@ export class Reports {
 
   /** @param {boolean} moving */
   #mirror(moving) {
-    this.player.scene.mirror.draw(this.player.index, moving);
+    const { player } = this;
+    player.scene.mirror.draw(player.index, moving, (rank) => shownOf(player, rank));
   }
 
   #tell() {

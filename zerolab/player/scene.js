@@ -10,6 +10,7 @@ import { hover, timeGestures, within } from "./gestures.js";
 import { Memory } from "./memory.js";
 import { Mirror } from "./mirror.js";
 import { lastAtMost, STATE } from "./model.js";
+import { shownOf } from "./moments.js";
 import { Panels } from "./panels.js";
 import { sentenceOf } from "./room.js";
 import { rankBadge } from "./rows.js";
@@ -275,7 +276,9 @@ export function tell(player) {
   const ranks = Array.from({ length: model.worldSize }, (_, rank) => rank);
   /** @type {(rank: number, category: State) => Record<string, Spans>} */
   const held = (rank, category) =>
-    Object.fromEntries(model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, index)]));
+    Object.fromEntries(
+      model.units.map((unit) => [unit.name, model.held(rank, category, unit.name, shownOf(player, rank))]),
+    );
   // Of many ranks or units only the event's and the one in focus are told, or a notebook is sent thousands of lists.
   const told = ranks.length * model.units.length > MOST_TOLD ? new Set([event?.rank, focusOf(model)]) : null;
   return {
@@ -298,13 +301,13 @@ export function tell(player) {
     focus: focusOf(model),
     ...player.scene.tools.state(),
     hover: player.hovered,
-    live: ranks.map((rank) => (told && !told.has(rank) ? null : model.live(rank, index))),
+    live: ranks.map((rank) => (told && !told.has(rank) ? null : model.live(rank, shownOf(player, rank)))),
     held: ranks.map((rank) =>
       told && !told.has(rank) ? null : Object.fromEntries(STATE.map((category) => [category, held(rank, category)])),
     ),
-    host: model.devices.length > 1 ? ranks.map((rank) => model.live(rank, index, "host")) : null,
+    host: model.devices.length > 1 ? ranks.map((rank) => model.live(rank, shownOf(player, rank), "host")) : null,
     card: player.scene.card.textContent,
-    saved: ranks.map((rank) => ghostOf(model)?.missing(rank, index) ?? null),
+    saved: ranks.map((rank) => ghostOf(model)?.missing(rank, shownOf(player, rank)) ?? null),
     peak: model.peaks.map((peak) => peak?.bytes ?? null),
     formula: model.formula,
     source: source && { label: source.label, line: cause.line, text: source.text.split("\n")[cause.line - 1] ?? "" },

@@ -370,16 +370,21 @@ export interface Exchange {
 
 export type Theme = "light" | "dark";
 
-/** What all panes draw: one moment. */
-export interface Frame {
+/** A moment; `until` has the ranks of which less is shown than up to then, and up to when. */
+export interface Shown {
   model: Model;
+  index: number;
+  time: number;
+  until: Map<number, number> | null;
+}
+
+/** What all panes draw: one moment. */
+export interface Frame extends Shown {
   palette: Palette;
   axis: Axis;
   filter: Filter;
-  index: number;
   event: RecordedEvent | null;
   hover: RecordedEvent | null;
-  time: number;
   values: Values;
   /** What the play by beats draws; null where events are told one by one. */
   beat: Beat | null;

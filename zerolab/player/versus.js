@@ -3,6 +3,7 @@
 
 import { size, untold } from "./derived.js";
 import { bytes, words } from "./format.js";
+import { indexOf, shownOf } from "./moments.js";
 import { STACK } from "./palette.js";
 import { shows } from "./views.js";
 
@@ -47,7 +48,7 @@ export function lacking(theirs, theirSize, ours, ourSize) {
  * @param {Player} player @param {Player} other @param {number} rank
  */
 function changes(player, other, rank) {
-  const [own, their] = [player.model.live(rank, player.index), other.model.live(rank, other.index)];
+  const [own, their] = [player, other].map((one) => one.model.live(rank, shownOf(one, rank)));
   if (!own || !their || untold(player.model) || untold(other.model)) return null;
   return TOLD_OF.map((category) => /** @type {const} */ ([category, own[category] - their[category]]));
 }
@@ -103,7 +104,8 @@ export class Versus {
   }
 
   /** @param {Frame} frame */
-  #cells({ model, palette, index }) {
+  #cells(frame) {
+    const { model, palette } = frame;
     const { ownership: pane } = this.player.panes;
     const their = this.other.model;
     for (const { unit } of pane.places) {
@@ -112,8 +114,8 @@ export class Versus {
         if (!their.ofRank[rank]?.length) continue;
         for (const category of pane.lines) {
           const cell = pane.cell(row, category, unit.name);
-          const held = their.held(rank, category, unit.name, this.other.index);
-          const own = model.held(rank, category, unit.name, index);
+          const held = their.held(rank, category, unit.name, shownOf(this.other, rank));
+          const own = model.held(rank, category, unit.name, indexOf(frame, rank));
           // The same number of other elements is not less: systems cut a unit in different ways.
           if (!cell || !same || size(held) / same.padded - size(own) / unit.padded < CUT) continue;
           for (const part of lacking(held, same.padded, own, unit.padded)) outline(pane.over, cell, part, palette.ink);
@@ -131,7 +133,7 @@ export class Versus {
       const by = changes(this.player, this.other, rank);
       const more = by && amount(sum(by));
       if (!row || !by || !more || row.height < 40) return;
-      const own = everything(this.player.model, rank, this.player.index) * (pen.width / top);
+      const own = everything(this.player.model, rank, shownOf(this.player, rank)) * (pen.width / top);
       const their = own - sum(by) * (pen.width / top);
       const height = 26;
       const y = row.y + row.height / 2 - 8 - height / 2;
