@@ -183,6 +183,60 @@ def test_the_help_says_how_to_read_the_picture_and_fits_the_screen(recording, sh
     assert tab.evaluate("document.documentElement.scrollWidth") == width
 
 
+@pytest.mark.parametrize("width", [1200, 1260, 1440])
+def test_the_controls_end_where_the_picture_does_and_no_word_of_a_key_is_left_alone(recording, show, width):
+    tab = show(recording, width=width, height=900, story=True)
+    controls = tab.locator(".zl-transport :is(button, select):visible")
+    end = controls.evaluate_all("(all) => Math.max(...all.map((one) => one.getBoundingClientRect().right))")
+    assert end == pytest.approx(width - 16, abs=1)
+    lines = """(legend) => {
+      const tops = [], range = document.createRange(), texts = document.createTreeWalker(legend, NodeFilter.SHOW_TEXT);
+      while (texts.nextNode()) {
+        range.selectNodeContents(texts.currentNode);
+        tops.push([texts.currentNode.data, range.getBoundingClientRect().top]);
+      }
+      return tops;
+    }"""
+    tops = dict(tab.locator(".zl-bars .zl-legend").evaluate(lines))
+    assert next(top for text, top in tops.items() if text.endswith("peak")) == pytest.approx(tops["formula"], abs=1)
+
+
+def test_no_mark_on_the_track_strikes_through_a_name(recordings, show):
+    for tab in (
+        show(recordings["zero3"], width=1440, height=900, story=True),
+        show(page(recordings["zero3"], recordings["fsdp2"]), width=1100, height=900, story=True),
+    ):
+        boxes = "(all) => all.map((one) => one.getBoundingClientRect())"
+        marks = tab.locator(".zl-track > i:visible").evaluate_all(boxes)
+        names = tab.locator(".zl-part > span:visible").evaluate_all(boxes)
+        assert marks
+        assert max(mark["bottom"] for mark in marks) <= min(name["top"] for name in names) + 3  # above the letters
+
+
+def test_the_help_explains_what_is_seen_by_beats_and_needs_no_scrolling(recordings, show):
+    stages = {
+        "zero3": ["a moving box", "1/4, 2/4", "lines, filled"],
+        "zero1": ["a moving box", "1/4, 2/4", "lines, filled", "faint, dotted"],
+        "ddp": ["a moving box", "1/4, 2/4", "lines, filled", "grey, two sheets"],
+    }
+    for stage, said in stages.items():
+        tab = show(recordings[stage], width=1240, height=620, story=True)
+        tab.keyboard.press("?")
+        help_ = tab.locator(".zl-help")
+        terms = help_.locator("dt").all_inner_texts()
+        assert [term for term in said if term not in terms] == []
+        assert "dotted outline" not in terms
+        assert ("grey, two sheets" in terms, "faint, dotted" in terms) == (stage == "ddp", stage == "zero1")
+        assert help_.evaluate("(one) => one.scrollHeight - one.clientHeight") == 0
+        columns = help_.locator("dl").evaluate_all("(all) => all.map((one) => one.getBoundingClientRect().x)")
+        assert len(set(columns)) == 3
+    tab = show(page(recordings["zero3"], recordings["ddp"]), width=1240, height=800, story=True)
+    tab.keyboard.press("?")
+    assert "dotted outline" in tab.locator(".zl-first .zl-help dt").all_inner_texts()
+    box = tab.locator(".zl-first .zl-help").bounding_box()
+    assert box["x"] + box["width"] > 1200  # below its button
+
+
 def test_the_controls_reach_below_both_of_two_recordings(recordings, show):
     tab = show(page(recordings["zero3"], recordings["ddp"]), width=1400, height=1200)
     box = tab.locator(".zl-first .zl-transport").bounding_box()

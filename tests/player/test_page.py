@@ -299,7 +299,7 @@ def overlaps(boxes):
 
 
 TEXTS = """() => [...document.querySelectorAll(
-  '.zl-head > *, .zl-caption > *, .zl-pane h3, .zl-legend > *, .zl-transport > *')]
+  ':is(.zl-head, .zl-menu) > *, .zl-caption > *, .zl-pane h3, .zl-legend > *, .zl-transport > *')]
   .filter((e) => e.offsetWidth).map((e) => {
     const { x, y, width, height } = e.getBoundingClientRect();
     return { text: e.textContent, x, y, width, height };

@@ -207,6 +207,9 @@ def test_what_the_second_keeps_and_sends_beside_the_first_is_said_in_one_line(re
     assert tab.locator(".zl-difference strong").inner_text() == said
     loop = changed(one, ranks=[replace(rank, info=replace(rank.info, state=None)) for rank in one.ranks])
     assert in_one_line(loop, other) is None
+    assert in_one_line(one, one).startswith("The second keeps as much as the first at the update")
+    own = changed(one, ranks=[replace(rank, info=replace(rank.info, stage=None)) for rank in one.ranks])
+    assert in_one_line(other, own).startswith("Your loop keeps 637 kB more than zero2 at the update")
 
 
 def test_zero3_and_fsdp2_part_where_fsdp2_keeps_the_root_for_backward(recordings, show):

@@ -121,9 +121,10 @@ def in_one_line(first: "Recording", second: "Recording") -> str | None:
         return None
     name, base = (info.stage or "your loop" for info in (other, one))
     name, base = (name, base) if name != base else ("the second", "the first")
+    begins = name if name == other.stage else name.capitalize()  # a stage keeps its name
     change = {each: other.state[each] - one.state[each] for each in one.state}
     parts = ", ".join(f"{each.replace('_', ' ')} {_signed(by)}" for each, by in change.items() if by)
-    kept = f"{name} keeps {_by(sum(change.values()), 'less', 'more', 'as much as')} {base} at the update"
+    kept = f"{begins} keeps {_by(sum(change.values()), 'less', 'more', 'as much as')} {base} at the update"
     peak = _by((other.peak_total or 0) - (one.peak_total or 0), "lower", "higher", "as high")
     sent = _by(other.logical_bytes[-1] - one.logical_bytes[-1], "less", "more", "as much")
     return f"{kept}{f' ({parts})' if parts else ''}, its peak is {peak}, and it sends {sent}."

@@ -100,7 +100,7 @@ export function startPage() {
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, {
     ...options,
-    fill: !options.still && !options.slides && !("second" in payload),
+    fill: !options.still && !options.slides,
     keyboard: document.body,
     changed: remember,
   });
@@ -110,7 +110,8 @@ export function startPage() {
   if (window.parent !== window) shrinkOnPaper(players);
   window.addEventListener("resize", () => {
     scale(host);
-    for (const one of players) one.redraw();
+    if (player.pair) player.pair.fit();
+    else player.redraw();
   });
   window.addEventListener("hashchange", () => {
     const { event, beat, theme, walk, focus } = hashOptions(window.location.hash);

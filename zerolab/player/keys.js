@@ -125,42 +125,74 @@ function leaveOff(player) {
   else player.walk.leave();
 }
 
-/** How the picture is read, for whoever sees one for the first time: `[what, meaning]`. */
+/**
+ * How the picture is read, for whoever sees one for the first time: `[what, meaning, whether a player has it]`.
+ * @type {[what: string, meaning: string, has?: (player: Player) => boolean][]}
+ */
 const READING = [
   ["a colour", "the rank that owns a part: keeps it and updates it"],
   ["filled, hollow", "here; not here, so another rank has it"],
-  ["an arrow", "a piece on its way to another rank, with its size"],
+  ["grey, two sheets", "a whole copy, the same on every rank", copies],
+  ["lines, filled", "the gradient of one rank's batch; the mean over all", sums],
+  ["faint, dotted", "an old parameter: its owner has a new one, framed", ({ values }) => values.arrivals.size > 0],
+  ["a moving box", "a piece on its way to another rank", beats],
+  ["1/4, 2/4", "how many parts of a sum have come, of how many", sums],
+  ["a wide frame", "what a rank computes, in the colour of its pass", beats],
+  ["an arrow", "by events: a piece, with its size"],
   ["a heavy frame", "the current event, the same one in every pane"],
   ["a vertical line", "this moment, in both panes with time"],
-  ["many ranks", "the one in focus is drawn whole; the maps show how much of each unit each rank holds"],
+  ["many ranks", "the one in focus is drawn whole; the maps show how much of each unit each rank holds", folded],
   ["memory", "live bytes of a rank; the formula counts state alone"],
   ["dashed outline", "what DDP would hold beside it: all state, whole"],
+  ["dotted outline", "what the other recording holds, and this one lacks", ({ options }) => !!options.drawn],
   ["pointer", "hover lights an event everywhere, a click goes there"],
 ];
 
+/** @param {Player} player */
+function copies({ model }) {
+  return model.worldSize > 1 && model.units.some(({ owners, padded }) => padded && !owners);
+}
+
+/** @param {Player} player */
+function sums({ values }) {
+  return values.reductions.size > 0;
+}
+
+/** @param {Player} player */
+function beats({ beats: { list } }) {
+  return list.length > 0;
+}
+
+/** @param {Player} player */
+function folded({ model }) {
+  return Boolean(model.folded);
+}
+
 /**
- * How to read the picture, and the list of keys, shown under `?`.
- * @param {boolean} folded whether one of many ranks is in focus
+ * How to read the picture, and the list of keys, shown under `?`: of what this recording has.
+ * @param {Player} player
  */
-export function help(folded) {
-  /** @type {(title: string, rows: string[][]) => HTMLElement} */
-  const list = (title, rows) =>
-    element(
-      "div",
-      {},
-      element("h3", {}, title),
-      element("dl", {}, ...rows.flatMap(([term, meaning]) => [element("dt", {}, term), element("dd", {}, meaning)])),
-    );
+export function help(player) {
+  const many = folded(player);
+  const keys = KEYS.map(([, shown, few, , other]) => [shown, (many && other) || few]).filter(([, what]) => what);
+  const half = Math.ceil(keys.length / 2);
+  /** @type {(rows: string[][]) => HTMLElement} */
+  const list = (rows) =>
+    element("dl", {}, ...rows.flatMap(([term, meaning]) => [element("dt", {}, term), element("dd", {}, meaning)]));
   return element(
     "div",
     { class: "zl-help", hidden: "", role: "note", "aria-label": "How to read this, and the keyboard", tabindex: 0 },
-    list(
-      "How to read this",
-      READING.filter(([what]) => folded || what !== "many ranks"),
+    element(
+      "div",
+      {},
+      element("h3", {}, "How to read this"),
+      list(READING.filter(([, , has]) => !has || has(player)).map(([what, meaning]) => [what, meaning])),
     ),
-    list(
-      "Keyboard",
-      KEYS.map(([, shown, few, , many]) => [shown, (folded && many) || few]).filter(([, what]) => what),
+    element(
+      "div",
+      {},
+      element("h3", {}, "Keyboard"),
+      element("div", { class: "zl-keys" }, list(keys.slice(0, half)), list(keys.slice(half))),
     ),
   );
 }

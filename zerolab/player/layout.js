@@ -17,6 +17,8 @@ const FEW_ROWS = 8;
 /** How far the story, and the maps of many ranks, may shrink to avoid scrolling: the least share of their height. */
 const LEAST_SHARE = 0.5;
 const LEAST_MAPS = 0.3;
+/** And rows of memory, of which a little less is better than numbers of the axis cut in half. */
+const LEAST_MEMORY = 0.75;
 
 /**
  * Gives the panes their sizes. They are in a box no higher than the window allows: if there is room, rows grow; if
@@ -39,18 +41,46 @@ export function layOut(player) {
   if (ownership.named !== named) legends(player);
 }
 
+/**
+ * How much higher the pictures of some players are than there is room for.
+ * @param {Player[]} players
+ */
+function over(players) {
+  return Math.max(...players.map(({ scene: { body } }) => body.scrollHeight - body.clientHeight));
+}
+
+/**
+ * Shrinks the story's rows, of two players alike, until the pictures fit, or those of memory if they are nearly in; and
+ * returns the share of their height that is left, at first `share`. `level` is called after each time.
+ * @param {Player[]} players @param {() => void} [level] @param {number} [share]
+ */
+export function shrink(players, level = () => {}, share = 1) {
+  const story = players.every(twice);
+  const folded = players.some(({ model }) => model.folded);
+  const memory = players.every(({ shown, panes }) => shows(shown, "memory") && panes.memories[0].gutter.named);
+  const least = story ? (folded ? LEAST_MAPS : LEAST_SHARE) : memory ? LEAST_MEMORY : 1;
+  const [first] = players;
+  const shrinks = story ? [first.panes.ownership] : first.panes.memories;
+  const drawn = shrinks.reduce((sum, { pen }) => sum + pen.height, 0) / share;
+  if (!story && over(players) > drawn * (share - least)) return share; // it scrolls anyhow
+  /** @type {(wanted: number) => number} */
+  const all = (wanted) => {
+    for (const player of players) give(player, wanted);
+    level();
+    return wanted;
+  };
+  let now = share;
+  // Not all of it shrinks with the rows, such as the units' names, so it may take a second time.
+  while (over(players) > 0 && now > least) now = all(Math.max(least, now - (over(players) + 4) / drawn));
+  return story || now === share || over(players) <= 0 ? now : all(share);
+}
+
 /** @param {Player} player */
 function fit(player) {
-  const { body } = player.scene;
-  const drawn = give(player, 1);
-  const over = () => body.scrollHeight - body.clientHeight;
-  if (over() > 0) {
-    // Not all of it shrinks with the rows, such as the units' names, so it may take a second time.
-    const least = player.model.folded ? LEAST_MAPS : LEAST_SHARE;
-    for (let share = 1; twice(player) && over() > 0 && share > least; ) {
-      share = Math.max(least, share - (over() + 4) / drawn);
-      give(player, share);
-    }
+  const drawn = give(player, player.options.share?.() ?? 1);
+  if (player.options.share) return; // its pair finds one for both
+  if (over([player]) > 0) {
+    shrink([player]);
     return;
   }
   if (!player.options.fill) return; // a page of its own is filled
@@ -74,7 +104,8 @@ function twice({ model, shown }) {
 }
 
 /**
- * Draws up the panes with rows `grow` times as high as usual; returns their heights together.
+ * Draws up the panes with rows `grow` times as high as usual, less than once only the story's and those of memory;
+ * returns their heights together.
  * @param {Player} player @param {number} grow
  */
 function give({ model, filter, top, scene, shown, options }, grow) {
@@ -85,10 +116,10 @@ function give({ model, filter, top, scene, shown, options }, grow) {
     model,
     width("ownership"),
     filter,
-    twice({ model, shown }) ? (options.drawn ? 1.5 : 2) * grow : grow,
+    twice({ model, shown }) ? (options.drawn ? 1.5 : 2) * grow : Math.max(1, grow),
   );
   const last = !sees("memory") || Boolean(model.payload.meta.times_only); // then the axis has its numbers here
-  if (sees("timeline")) timeline.layout(model, width("timeline"), grow, last);
+  if (sees("timeline")) timeline.layout(model, width("timeline"), Math.max(1, grow), last);
   if (sees("memory"))
     memories.forEach((memory, k) => {
       memory.layout(model, width("memory"), filter, top[k], grow);

@@ -60,8 +60,8 @@ export function legends(player) {
     legend.replaceChildren(
       ...toggles(player),
       ...(ghost ? [framed("DDP would hold", palette.muted, "3 2")] : []),
-      ...(formula === null ? [] : [dashed("formula", palette.formula)]),
-      peak,
+      // Together: alone on a line the last would look like a word that is left over.
+      formula === null ? peak : element("span", { class: "zl-key" }, dashed("formula", palette.formula), peak),
       ...(player.options.drawn ? [element("span", {}, "dotted: the other")] : []),
     );
   categories(sections.bars.legend, model.formulaOn("live"), "▏peak", ghostOf(model));

@@ -4,8 +4,10 @@ import { caption } from "./caption.js";
 import { button, element, say } from "./dom.js";
 import { focusOn } from "./focus.js";
 import { listen } from "./keys.js";
+import { shrink } from "./layout.js";
 import { Player } from "./player.js";
 import { keepRoom } from "./room.js";
+import { growth } from "./rows.js";
 import { SharedClock, SharedSteps, Together } from "./together.js";
 import { difference, Versus } from "./versus.js";
 
@@ -16,6 +18,8 @@ export class Pair {
   /** @param {HTMLElement} host @param {PairPayload} payload @param {Options} [options] */
   constructor(host, payload, options = {}) {
     const { keyboard, changed, event, time, ...shared } = options;
+    this.fills = Boolean(options.fill);
+    this.share = 1; // of the usual height of rows
     this.difference = payload.difference;
     this.said = payload.said;
     this.root = element("div", { class: "zl-pair" });
@@ -28,6 +32,7 @@ export class Pair {
       new Player(this.root, data, {
         ...shared,
         ...more,
+        share: () => this.share,
         drawn: (one, frame) => this.#drawn(one, frame),
         altered: (one) => this.#match(one),
       });
@@ -53,6 +58,7 @@ export class Pair {
     this.second.root.classList.add("zl-second");
     this.#tellApart(this.first, "first");
     this.#tellApart(this.second, "second");
+    this.#othersFirst();
     this.difference?.events.forEach((index, k) => {
       if (index !== null) this.players[k].scene.transport.mark(index, "First difference");
     });
@@ -64,6 +70,7 @@ export class Pair {
     if (this.first.byBeats && event === undefined) this.first.steps.edge(false);
     this.first.opened = this.first.index;
     this.#keepRoom();
+    this.#scrollAsOne();
     let { clientWidth: width } = this.root;
     this.resizing = new ResizeObserver(() => {
       if (width === this.root.clientWidth) return; // what it is given changes its height
@@ -112,6 +119,15 @@ export class Pair {
   #tellApart(player, place) {
     const named = [player.root, ...Object.values(player.scene.sections).map(({ section }) => section)];
     for (const one of named) one.setAttribute("aria-label", `${one.getAttribute("aria-label")} (${place} recording)`);
+  }
+
+  /** Beside the buttons the second's facts have little room: those that the first has not stand first. */
+  #othersFirst() {
+    const [one, other] = this.players.map(({ root }) => /** @type {HTMLElement} */ (root.querySelector(".zl-facts")));
+    const own = (other.textContent ?? "").split(" · ");
+    const same = new Set((one.textContent ?? "").split(" · "));
+    say(other, [...own.filter((fact) => !same.has(fact)), ...own.filter((fact) => same.has(fact))].join(" · "));
+    for (const facts of [one, other]) facts.title = facts.textContent ?? "";
   }
 
   #commonAxes() {
@@ -242,19 +258,64 @@ export class Pair {
       this.players,
       this.players.flatMap((_, k) => this.together.list.map((_, place) => this.together.why(k, place))),
     );
-    this.#levelHeads();
+    this.fit();
   }
 
-  /** The heads of both panes of a name are equally high, whatever their legends say: their rows are on one line. */
-  #levelHeads() {
-    for (const name of /** @type {const} */ (["ownership", "timeline", "memory", "bars"])) {
-      const heads = this.players.map(
-        ({ scene }) => /** @type {HTMLElement} */ (scene.sections[name].legend.parentElement),
-      );
-      for (const head of heads) head.style.minHeight = "";
-      const high = Math.max(...heads.map((head) => head.offsetHeight));
-      for (const head of heads) head.style.minHeight = `${high}px`;
-    }
-    for (const player of this.players) player.redraw();
+  /** Where one picture is scrolled, so is the other. */
+  #scrollAsOne() {
+    const bodies = this.players.map(({ scene }) => scene.body);
+    /** @type {HTMLElement | null} */
+    let follows = null; // it hears of what was done to it, and is not to answer
+    bodies.forEach((body, side) => {
+      const other = bodies[1 - side];
+      body.addEventListener("scroll", () => {
+        const isEcho = follows === body;
+        follows = null;
+        if (isEcho) return;
+        const before = other.scrollTop;
+        other.scrollTop = body.scrollTop;
+        if (other.scrollTop !== before) follows = other;
+      });
+    });
   }
+
+  /** Gives both as much room as the window has: panes of a name stand on one line, and rows are equally high. */
+  fit() {
+    const { players } = this;
+    if (!this.root.clientWidth) return;
+    const scenes = players.map(({ scene }) => scene);
+    const parts = PANES.map((name) => scenes.map(({ sections }) => sections[name]));
+    const heads = parts.map((both) => both.map(({ legend }) => /** @type {HTMLElement} */ (legend.parentElement)));
+    const panes = [scenes.map(({ now }) => now), ...parts.slice(1).map((both) => both.map(({ section }) => section))];
+    const redraw = (/** @type {number} */ share) => {
+      this.share = share;
+      for (const player of players) player.redraw();
+      level(panes);
+    };
+    const fitted = (/** @type {number} */ share) => {
+      redraw(share);
+      level(heads);
+      return shrink(players, () => level(panes), share);
+    };
+    level(heads);
+    let share = fitted(1);
+    if (share < 1) share = fitted(share); // in low rows the lines' names are in the legend, which is higher then
+    const grows = share === 1 && this.fills && this.first.shown === "story";
+    redraw(grows ? growth(this.root, this.first.panes.ownership.pen.height) : share);
+  }
+}
+
+/** The panes that two have on one line. */
+const PANES = /** @type {const} */ (["ownership", "timeline", "memory", "host"]);
+
+/**
+ * Makes the two of each pair equally high, as high as the higher one is by itself.
+ * @param {HTMLElement[][]} pairs
+ */
+function level(pairs) {
+  for (const one of pairs.flat()) one.style.minHeight = "";
+  const heights = pairs.map((both) => Math.max(...both.map(({ offsetHeight }) => offsetHeight)));
+  pairs.forEach((both, k) => {
+    for (const one of both) one.style.minHeight = heights[k] ? `${heights[k]}px` : "";
+  });
 }

@@ -10,7 +10,7 @@ import { help } from "./keys.js";
 export class Panels {
   /** @param {Player} player */
   constructor(player) {
-    this.help = help(player.model.folded);
+    this.help = help(player);
     this.filter = new FilterPanel(player);
     this.helpButton = button("How to read this, and the keyboard (?)", "?", () => this.toggleHelp());
     const title = "Show only some ranks, a category, a unit (f)";

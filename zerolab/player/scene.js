@@ -233,10 +233,14 @@ function head(player, panels, chosen) {
     filterBadge,
     element("span", { class: "zl-facts" }, facts.join(" · ")),
     ...(meta.lacks?.length ? [lacksOf(meta.lacks)] : []),
-    chosen,
-    panels.filterButton,
-    button("Light or dark (t)", "◐", () => player.toggleTheme()),
-    panels.helpButton,
+    element(
+      "div",
+      { class: "zl-menu" },
+      chosen,
+      panels.filterButton,
+      button("Light or dark (t)", "◐", () => player.toggleTheme()),
+      panels.helpButton,
+    ),
   );
   return { element: bar, filterBadge };
 }

@@ -542,6 +542,8 @@ export interface Options {
   changed?: (player: Player) => void;
   /** Another moment is shown: called with each. */
   moved?: (player: Player) => void;
+  /** How high the story's rows are of their usual height, beside another recording. */
+  share?: () => number;
   /** The moving layer was drawn: called with every drawing, to draw over it. */
   drawn?: (player: Player, frame: Frame) => void;
   /** Theme, filter or view changed, or it goes by beats now, or by events. */
