@@ -156,7 +156,9 @@ def test_two_recordings_take_the_height_that_a_window_has_and_show_first_what_wa
     lines = []
     for height in (900, 700, 900):
         tab.set_viewport_size({"width": 1280, "height": height})
+        # Both, or it is the picture of before, which is too small for the window or scrolls.
         until(tab, f"((bottom) => bottom <= {height} && bottom > {height - 50})(({PAIR_BOXES})().controls.bottom)")
+        until(tab, "[...document.querySelectorAll('.zl-body')].every((one) => one.scrollHeight <= one.clientHeight)")
         lines.append(tab.evaluate("window.zerolabPlayers.map(({ panes }) => panes.ownership.rows.line)"))
     assert lines[0] == lines[2] > lines[1]
     assert all(len(set(line)) == 1 for line in lines)
