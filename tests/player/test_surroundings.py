@@ -76,7 +76,7 @@ def test_on_paper_two_recordings_are_one_below_the_other_each_as_wide_as_the_pag
 @pytest.mark.parametrize("pair", [False, True])
 def test_in_a_frame_which_cannot_grow_on_paper_all_of_it_is_printed_smaller(show, ranks, pair):
     runs = [made_up(ranks, 4, steps=2)] * (1 + pair)
-    tab = show(f"<!doctype html>{frame(*runs, address='view=all')}", width=PAPER, story=True)
+    tab = show(f"<!doctype html><meta charset='utf-8'>{frame(*runs, address='view=all')}", width=PAPER, story=True)
     inner = tab.frames[1]
     until(inner, "document.querySelector('.zl-player') !== null")
     inner.evaluate("window.dispatchEvent(new Event('beforeprint'))")
