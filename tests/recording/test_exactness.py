@@ -268,7 +268,7 @@ def watched_loop_in_which_gradients_meet(before_step):
 def test_where_gradients_meet_the_peak_is_that_of_a_run_at_whose_operations_somebody_looks(record):
     loop_in_which_gradients_meet()
     alone, watched = allocator_peak(loop_in_which_gradients_meet), allocator_peak(watched_loop_in_which_gradients_meet)
-    assert alone < record(loop_in_which_gradients_meet).info.peak_total == watched
+    assert alone < record(loop_in_which_gradients_meet).info.peak_total == watched <= alone + 400 * 300 * 4
 
 
 def test_a_tensor_that_wraps_others_is_not_counted_beside_them(record):

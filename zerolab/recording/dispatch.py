@@ -182,7 +182,7 @@ class Watch(TorchDispatchMode):
                 self._ledger.count_temporary(func, _bytes_of_number(args[1], args[0]))
         return result
 
-    def cast(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def note_autocast(self, original: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         """In place of `torch.set_autocast_enabled`, with which each autocast of the script's begins and ends."""
         result = original(*args, **keywords)
         if get_ident() == self._ledger.thread:

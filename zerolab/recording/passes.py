@@ -211,9 +211,8 @@ class Passes(Observer):
         if not self._running or self._running[-1][0] is not module or self._log.ledger.thread != get_ident():
             return
         _, draft = self._running.pop()
-        if (
-            self._ownership.models.under_others
-        ):  # the unit is still whole, maybe in parameters that were never seen before
+        if self._ownership.models.under_others:
+            # The unit is still whole, maybe in parameters that were never seen before.
             self.watch_gradients(module)
             self._ownership.look_at(draft["unit"])
         self._log.end(draft)

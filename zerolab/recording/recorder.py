@@ -103,7 +103,7 @@ class Recorder:
                 if not self._simulated or self._member.backend == dist.Backend.FAKE:
                     stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
                 watch = Watch(self._log, self._exchanges.communicate, above=self._simulated)
-                stack.enter_context(replace(torch, "set_autocast_enabled", watch.cast))
+                stack.enter_context(replace(torch, "set_autocast_enabled", watch.note_autocast))
                 stack.enter_context(watch)
                 if not self._simulated:  # or what is simulated is seen twice
                     see = partial(watch_collectives, self._exchanges.communicate, stack, but=watch.is_here)
