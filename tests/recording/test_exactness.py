@@ -92,15 +92,24 @@ def test_what_leaves_the_sockets_is_at_most_two_percent_more_than_the_logical_by
             assert logical <= wire <= 1.02 * logical
 
 
+def three_steps(model, optimizer, backward, before_step):
+    """Each is a `backward(step)`, which leaves nothing else, and an update."""
+    optimizer = optimizer(model.parameters())
+    for step in range(3):
+        before_step(step)
+        backward(step)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def plain_loop(activation=torch.nn.Tanh, before_step=lambda _: None):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(30, 50), activation(), torch.nn.Linear(50, 20))
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(_):
         models.loss(model(torch.randn(400, 30)), torch.randn(400, 20)).backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.AdamW, backward, before_step)
 
 
 # Backwards of SiLU and Mish are written with other operations, too, for devices that have no kernel of their own.
@@ -115,14 +124,13 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
 def loop_with_an_evaluation_in_inference_mode(before_step=lambda _: None):
     torch.manual_seed(0)
     model = torch.nn.Linear(30, 50)
-    optimizer = torch.optim.SGD(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(_):
         model(torch.randn(8, 30)).sum().backward()
         with torch.inference_mode():
             model(torch.randn(500, 30)).to(torch.float64).square().reshape(50, 500).chunk(2)[0].sum()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.SGD, backward, before_step)
 
 
 def test_the_peak_of_what_is_computed_in_inference_mode_is_the_allocators(record):
@@ -147,12 +155,11 @@ class Blocks(torch.nn.Module):
 def loop_with_checkpoints(use_reentrant, before_step=lambda _: None):
     torch.manual_seed(0)
     model = Blocks(use_reentrant)
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(_):
         (model(torch.randn(400, 30, requires_grad=True)) - torch.randn(400, 30)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.AdamW, backward, before_step)
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -165,14 +172,12 @@ def test_what_checkpointing_keeps_of_the_generator_is_in_the_peak(record, use_re
 def loop_over_arrays_of_numpys(before_step=lambda _: None):
     torch.manual_seed(0)
     array, model = np.random.default_rng(0).random((4000, 30), np.float32), torch.nn.Linear(30, 50)
-    optimizer = torch.optim.SGD(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(step):
         rows = torch.from_numpy(array)[400 * step : 400 * (step + 1)]
         (model(rows) * torch.tensor(array[0, 0])).sum().backward()
-        del rows
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.SGD, backward, before_step)
 
 
 def test_what_numpy_holds_is_in_no_peak_however_often_it_is_made_a_tensor(record):
@@ -184,14 +189,12 @@ def test_what_numpy_holds_is_in_no_peak_however_often_it_is_made_a_tensor(record
 def loop_with_derivatives_forward(before_step=lambda _: None):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(6, 500), torch.nn.Tanh(), torch.nn.Linear(500, 3))
-    optimizer = torch.optim.SGD(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(_):
         slopes = torch.func.jacfwd(model)(torch.randn(6))
         (model(torch.randn(40, 6)).square().mean() + slopes.square().mean()).backward()
-        del slopes
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.SGD, backward, before_step)
 
 
 def test_zeros_that_take_no_memory_are_in_no_peak(record):
@@ -252,12 +255,11 @@ class Attended(torch.nn.Module):
 def loop_in_which_gradients_meet(before_step=lambda _: None):
     torch.manual_seed(0)
     model = Attended()
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(3):
-        before_step(step)
+
+    def backward(_):
         (model(torch.randn(400, 10)) - torch.randn(400, 10)).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
+
+    three_steps(model, torch.optim.AdamW, backward, before_step)
 
 
 def watched_loop_in_which_gradients_meet(before_step):
