@@ -76,7 +76,7 @@ def test_on_paper_two_recordings_are_one_below_the_other_each_as_wide_as_the_pag
 @pytest.mark.parametrize("pair", [False, True])
 def test_in_a_frame_which_cannot_grow_on_paper_all_of_it_is_printed_smaller(show, ranks, pair):
     runs = [made_up(ranks, 4, steps=2)] * (1 + pair)
-    tab = show(f"<!doctype html><meta charset='utf-8'>{frame(*runs, address='view=all')}", width=PAPER, story=True)
+    tab = show(f"<!doctype html>{frame(*runs, address='view=all')}", width=PAPER, story=True)
     inner = tab.frames[1]
     until(inner, "document.querySelector('.zl-player') !== null")
     inner.evaluate("window.dispatchEvent(new Event('beforeprint'))")
@@ -122,3 +122,9 @@ def test_a_page_without_scripts_says_what_it_is_and_what_it_needs(run, browser, 
         assert said.inner_text().startswith("zerolab: zero3 on 4 ranks, simulated: 2 training steps")
         assert said.inner_text().endswith("it with JavaScript, which is switched off here: allow it to run.")
         assert said.evaluate("(one) => getComputedStyle(one).color") == "rgb(29, 36, 48)"
+
+
+def test_a_frame_plays_in_a_page_that_does_not_say_how_it_is_encoded(run, show):
+    tab = show(f"<!doctype html>{'<p>ASCII</p>' * 30_000}{frame(run)}", story=True)  # more than a browser guesses from
+    tab.locator("iframe").scroll_into_view_if_needed()
+    tab.frame_locator("iframe").locator(".zl-player canvas").first.wait_for()

@@ -63,4 +63,6 @@ def frame(recording: "Recording", other: "Recording | None" = None, address: str
     title = html.escape(describe(recording), quote=True)
     # allow-scripts without allow-same-origin: the frame can draw, and can reach nothing of the page around it.
     look = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
-    return f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'
+    text = f'<iframe title="{title}" sandbox="allow-scripts" loading="lazy" style="{look}" srcdoc="{inner}"></iframe>'
+    # In ASCII alone: where a page does not say how it is encoded, a browser guesses, and the script may lose its hash.
+    return text.encode("ascii", "xmlcharrefreplace").decode()
