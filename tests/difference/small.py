@@ -8,7 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel, parallelize_module
 from torch.nn.functional import mse_loss
 
 from zerolab import DDP
@@ -114,6 +115,23 @@ def in_tensor_parallel(folder, rows=8, *, alone=False, own_rows=False):
         parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     seed = dist.get_rank() if own_rows else 0
     train(folder, model, lambda model, step: model(data(step, seed=seed, rows=rows)).square().mean())
+
+
+def in_sequence_parallel(folder, *, alone=False):
+    """A norm between whose ranks the rows are divided: of its gradients each has a sum over its own, or one process."""
+    model = seeded(lambda: nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 8), nn.LayerNorm(8)))
+    if not alone:
+        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+        norm = SequenceParallel(sequence_dim=0)
+        parallelize_module(
+            model, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel(output_layouts=Shard(0)), "2": norm}
+        )
+
+    def loss(model, step):
+        outputs = model(data(step))
+        return ((outputs if alone else outputs.full_tensor()) - data(step)).square().mean()
+
+    train(folder, model, loss, torch.optim.AdamW, foreach=False)
 
 
 def in_pipeline(folder):

@@ -194,3 +194,35 @@ def test_a_rank_with_the_rows_of_another_is_named_though_ranks_share_batches_in_
 def test_what_a_pipeline_runs_to_learn_shapes_is_no_batch(folder):
     steps = Run(folder / "pipeline").steps.values()
     assert [[rows.count for rows in step.rows] for step in steps] == [[8, 8], [8, 8]]
+
+
+class Casting(nn.Module):
+    """Casts within its forward and gives fp32 back, as models that Accelerate has prepared for bf16 do."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 8))
+        self.casts = False
+
+    def forward(self, x):
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.casts):
+            return self.layers(x).float()
+
+
+def test_an_autocast_that_begins_within_the_model_is_its_precision(tmp_path):
+    for casts in (False, True):
+        model = small.seeded(Casting)
+        model.casts = casts
+        small.train(tmp_path / str(casts), model, lambda model, step: model(small.data(step)).square().mean())
+    assert Run(tmp_path / "True").epsilon == 2**-7
+    assert compare(tmp_path / "False", tmp_path / "True").parting is None
+
+
+def test_a_gradient_that_ranks_have_yet_to_add_up_is_not_compared_and_a_note_says_so(tmp_path):
+    with Cluster(1) as cluster:
+        cluster.run(small.in_sequence_parallel, tmp_path / "alone", alone=True)
+    with Cluster(2) as cluster:
+        cluster.run(small.in_sequence_parallel, tmp_path / "divided")
+    found = compare(tmp_path / "alone", tmp_path / "divided")
+    assert found.parting is None, str(found)
+    assert "gradient of 2.weight (a sum that ranks have yet to add up)" in str(found)

@@ -188,3 +188,10 @@ def test_the_rank_is_the_last_number_of_the_name_as_for_torchs_own_tool(suffix, 
     recording = Recording.open(dumps(tmp_path, lambda _: [made.entry(1)], suffix)[2])
     assert [rank.rank for rank in recording.ranks] == [2]
     assert recording.world_size == 4
+
+
+def test_a_dump_with_an_all_to_all_says_that_its_pieces_are_taken_for_equal(tmp_path):
+    for op in ("all_to_all", "all_reduce"):
+        path = made.write(tmp_path / f"{op}-rank0.pickle", made.dump([made.entry(1, op)]))
+        lacks = Recording.open(path).info.lacks
+        assert any("all-to-all" in lack for lack in lacks) == (op == "all_to_all")

@@ -85,6 +85,28 @@ def test_what_a_gather_and_a_scatter_send_depends_on_who_is_their_root(tmp_path)
     assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
 
 
+def test_what_an_all_to_all_of_unequal_pieces_sends_is_counted_by_its_pieces(tmp_path):
+    """As gloo's traces have it, in shapes and numbers, and as NCCL's have it without shapes."""
+    kinds = ["float", "float", "", "ScalarList", "ScalarList"]
+    asked = [
+        {"Input type": kinds, "Input Dims": [[9, 2], [12, 2], [], [], []], "Concrete Inputs": ["", "", "", mine, sent]}
+        for mine, sent in (("[7, 2]", "[7, 5]"), ("[]", "[]"), ("[1, ..., 2]", "[1, ..., 5]"))
+    ]
+    lists = {"Input type": ["TensorList", "TensorList"], "Input Dims": [[[7, 2], [2, 2]], [[7, 2], [5, 2]]]}
+    group = {"pg_config": [{"pg_name": "0", "ranks": [0, 1]}], "rank": 0, "world_size": 2, "backend": "gloo"}
+    bars = [made.bar("c10d::alltoall_base_", made.START + 10 * place, 5, **each) for place, each in enumerate(asked)]
+    said = made.said("all_to_allv", 24, 18, dtype="Float")
+    named = [("alltoall_", "[]"), ("alltoall_base_", "[7, 5]"), ("alltoall_base_", "[]")]
+    for place, (name, pieces) in enumerate(named):
+        start, split = made.START + 50 + 10 * place, {"In split size": pieces, "Out split size": pieces}
+        bars += [made.bar(f"c10d::{name}", start, 5, **(lists if name == "alltoall_" else {}))]
+        bars += [made.bar("record_param_comms", start + 1, 3, **said, **split)]
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars, distributedInfo=group)))
+    unequal, equal, unknown = (18, 5 * 2 * 4), (18, 18 * 4 // 2), (0, 0)
+    expected = [unequal, equal, unknown, unequal, unequal, equal]
+    assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
+
+
 def ddp_bars(micro_batches):
     """A step of DDP over gloo whose gradients add up; a checkpoint runs the model a second time in each backward."""
     for place in range(micro_batches):

@@ -153,6 +153,27 @@ def test_a_run_of_one_step_says_why_it_has_no_state(cluster):
         recording.explain()
 
 
+def test_a_loop_whose_parameters_no_module_showed_has_no_form_to_stand_beside(cluster):
+    def by_functions():
+        model = torch.nn.Linear(4, 4)
+        named = dict(model.named_parameters())
+        optimizer = torch.optim.Adam(named.values())
+
+        def loss(parameters):
+            return torch.func.functional_call(model, parameters, torch.ones(2, 4)).square().sum()
+
+        for _ in range(3):
+            gradients = torch.func.grad(loss)(named)
+            for name, parameter in named.items():
+                parameter.grad = gradients[name]
+            optimizer.step()
+
+    recording = cluster.record(by_functions)
+    assert recording.state["parameters"] == 4 * 20
+    with pytest.raises(ValueError, match="no module was called with its own parameters, so that Ψ is not known"):
+        recording.explain()
+
+
 def test_every_place_counts_the_same_collectives(cluster, recordings, require):
     require(find_spec("anywidget"), "anywidget", "pip install 'zerolab[lab]'")  # the player's
 

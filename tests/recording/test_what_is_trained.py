@@ -302,8 +302,10 @@ def test_what_a_loss_sends_before_any_modules_backward_is_sent_in_backward(clust
     assert cluster.run(send) == [["backward"]] * 2
 
 
-def train_within(path, first):
+def train_within(path, first, hook=None):
     model = DistributedDataParallel(nn.Linear(8, 8))
+    if hook is not None:
+        model.register_comm_hook(None, hook)
     with zerolab.recording(path, steps=(first, first + 1)):
         train(model, torch.optim.AdamW(model.parameters()), steps=6)
 
@@ -315,3 +317,18 @@ def test_a_bucket_that_is_older_than_the_recording_counts_as_one_that_is_not(clu
         peaks.append(Recording.load(tmp_path / "run.json").peak)
     assert peaks[0] == peaks[1]
     assert peaks[0]["communication"] == 288
+
+
+def halved(_, bucket):
+    """What DDP's hooks that compress do: they send another tensor than the bucket, here a quarter of its bytes."""
+    small = bucket.buffer().to(torch.int8)
+    return dist.all_reduce(small, async_op=True).get_future().then(lambda _: bucket.buffer())
+
+
+def test_the_bucket_of_a_hook_that_sends_another_tensor_is_communication_and_counts_when_older(cluster, tmp_path):
+    peaks = []
+    for first in (1, 5):
+        cluster.run(train_within, tmp_path / "run.json", first, halved)
+        peaks.append(Recording.load(tmp_path / "run.json").peak)
+    assert peaks[0] == peaks[1]
+    assert peaks[0]["communication"] == 288 + 72

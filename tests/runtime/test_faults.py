@@ -480,6 +480,18 @@ def test_a_phase_is_what_torch_does_and_not_what_a_function_of_ones_own_is_calle
     assert caught.value.phase == phase
 
 
+def test_a_step_of_a_pipelines_schedule_is_no_update(three):
+    def train():
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        stage = PipelineStage(torch.nn.Linear(8, 8), dist.get_rank(), 3, torch.device("cpu"))
+        ScheduleGPipe(stage, 2).step(torch.ones(4, 8), losses="none")
+
+    with pytest.raises(RankError, match="losses must be a list") as caught:
+        three.run(train)
+    assert caught.value.phase == "running"
+
+
 def test_the_table_of_ranks_is_aligned_and_says_what_each_does():
     standings = [
         Standing(0, "running", Position(INSIDE, "all_gather", 17), "forward", "cell [3], line 2: engine.step()"),

@@ -3,7 +3,7 @@
 import hashlib
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from numbers import Real
 from typing import Any
@@ -76,7 +76,9 @@ def _is_for_shapes() -> bool:
 
 
 def unreadable(tensor: torch.Tensor) -> str:
-    """Why its elements cannot be read one by one, in a word or two; empty if they can."""
+    """Why its elements cannot be read one by one, in a few words; empty if they can."""
+    if any(placement.is_partial() for placement in getattr(tensor, "placements", ())):
+        return "a sum that ranks have yet to add up"
     if is_functorch_wrapped_tensor(tensor):
         return "within torch.func"
     if isinstance(tensor, FakeTensor):
@@ -169,10 +171,6 @@ def of_batch(
     hashes, rows = rows_of([leaf for leaf in given if sees(leaf)]), step["rows"]
     has_made = len(given) < len(leaves)  # said here: a loop may keep the graph, whose hooks are to keep no batch
     states = [hashlib.blake2b(torch.get_rng_state().numpy().tobytes(), digest_size=6).hexdigest()] if dropout else []
-    kinds = []
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
-        kind = torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda")
-        kinds = [str(kind).removeprefix("torch.")]
 
     def seen(_: torch.Tensor | None) -> None:
         if not waiting:
@@ -184,9 +182,18 @@ def of_batch(
         rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
         rows["hashes"] += hashes[: MOST_ROWS - len(rows["hashes"])]
         step["random"] += states
-        step["compute"] += kinds
 
     return seen
+
+
+def note_precision(step: dict[str, Any] | None, outputs: Iterable[Any] = ()) -> None:
+    """Adds in what a step's forward computes: what autocast casts to, if it is on here, and the dtypes of outputs."""
+    if step is None:
+        return
+    kinds = {leaf.dtype for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()}
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
+        kinds.add(torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda"))
+    step["compute"] += sorted({str(kind).removeprefix("torch.") for kind in kinds}.difference(step["compute"]))
 
 
 def hear(outputs: list[Any], seen: Callable[[torch.Tensor], None]) -> bool:

@@ -170,6 +170,7 @@ class Fingerprints:
                 sees, dropout = partial(self._sees, what=fingerprint.BATCH), "dropout" in self._reasons
                 # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
                 self._seen = prints.of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
+        prints.note_precision(self._now)  # in each module: autocast may begin within the outermost
         model, prefix = self._models.get(id(self._running[0]), (None, ""))
         if self._now is not None and model is not None and unwrapped(model) is module:  # DDP has sent them by now
             for whole, buffer in places.buffers_of(module, prefix):
@@ -227,8 +228,7 @@ class Fingerprints:
             pass
         if self._now is not None and not self._running and torch.is_grad_enabled():
             given = tree_leaves(outputs)
-            floating = (leaf for leaf in given if isinstance(leaf, torch.Tensor) and leaf.is_floating_point())
-            self._now["compute"] += sorted({str(leaf.dtype).removeprefix("torch.") for leaf in floating})
+            prints.note_precision(self._now, given)
             if self._seen is not None:
                 self._learn(module)  # unless it had shapes before
                 if not prints.hear(given, self._seen) and unwrapped(module).training:
@@ -313,7 +313,7 @@ class Fingerprints:
                 self._done, self._updated = self._done + 1, True
 
     def _note(self, where: dict[str, Any], pieces: list[Any], tensor: torch.Tensor | None, what: str = "") -> None:
-        if tensor is None or not pieces or not self._sees(local(tensor), what + pieces[0].name):
+        if tensor is None or not pieces or not self._sees(tensor, what + pieces[0].name):
             return
         flat = local(tensor.detach()).reshape(-1)
         for name, place, start, numel, at in pieces:
@@ -336,7 +336,7 @@ class Fingerprints:
         return any(id(each) in mine for group in optimizer.param_groups for each in group["params"])
 
     def _sees(self, tensor: torch.Tensor, what: str) -> bool:
-        if why := prints.unreadable(tensor):
+        if why := prints.unreadable(tensor) or prints.unreadable(local(tensor)):
             self._not_seen(f"{what} ({why})")
         return not why
 

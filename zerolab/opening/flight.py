@@ -66,6 +66,7 @@ class _Dump:
         said.world_size = max((max(ranks) + 1 for ranks in self.groups.values()), default=None)
         said.lacks = [found.NO_MEMORY, found.NO_STEPS, found.NO_MODULES, found.NO_WAITS, found.NO_UNITS]
         said.lacks += [found.NO_ENDS] * any(event.t_end == event.t_start for event in said.events)
+        said.lacks += [found.NO_PIECES] * any(event.op == "all_to_all" for event in said.events)
         said.lacks += [found.NO_SOURCE] * (not said.sources)
         # Only frames tell, and JSON has none.
         said.lacks += [found.NO_SCATTERS] * (said.backend == "gloo" and not said.sources)

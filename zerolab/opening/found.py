@@ -23,6 +23,7 @@ NO_MEMORY = "bytes of memory, and who holds what"
 NO_CATEGORIES = "what memory was used for: bytes are those of all tensors together"
 NO_COLLECTIVES = "collectives"
 NO_SCATTERS = "which all-reduces of gloo a reduce-scatter was asked for by: it carries both out alike"
+NO_PIECES = "into which pieces an all-to-all was divided: they are taken for equal"
 NO_SOURCE = "lines of source"
 
 

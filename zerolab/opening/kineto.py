@@ -238,7 +238,8 @@ class _Trace:
             outermost[bar.thread] = bar.end
             comms = self._said_of(bar)
             carried = self._carrier(op, bar)
-            message = sizes.read(op, bar.args, comms, carried.args if carried else {}, self.groups)
+            said_by_backend = carried.args if carried else {}
+            message = sizes.read(op, bar.args, comms, said_by_backend, self.groups, rank=self._count("rank"))
             kernel = next((one for comm in comms if (one := self._kernels.get(str(comm.get("External id"))))), None)
             more: dict[str, Any] = {}
             if kernel is not None:

@@ -58,10 +58,12 @@ def message(
     *,
     peer: int | None = None,
     is_root: bool | None = None,
+    for_others: int | None = None,
 ) -> Message:
     """Of the elements that a rank gives to a gather, or gets of a scatter, and of the whole buffer of all others.
 
-    `is_root` is of these two: without it, what the rank sends is not known.
+    `is_root` is of these two: without it, what the rank sends is not known. `for_others` is of an all-to-all of unequal
+    pieces: the elements that this rank sends.
     """
     if not ranks:
         return Message(text=NO_GROUP)
@@ -72,12 +74,22 @@ def message(
     numel = share * len(ranks) if op in (*GATHERS, *SCATTERS) else share
     if rooted:
         sent = share * width * operations.shares_sent(op, len(ranks), is_root=bool(is_root))
+    elif for_others is not None:
+        sent = for_others * width
     else:
         sent = operations.logical_bytes(op, numel * width, len(ranks))
     return Message(dtype, numel, sent, ranks, peer)
 
 
-def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Mapping[str, tuple[int, ...]]) -> Message:
+def read(
+    op: str,
+    asked: Args,
+    comms: Sequence[Args],
+    carried: Args,
+    groups: Mapping[str, tuple[int, ...]],
+    *,
+    rank: int | None = None,
+) -> Message:
     """The size of a collective of a trace.
 
     Args:
@@ -86,7 +98,15 @@ def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Map
         comms: those of `record_param_comms` within it.
         carried: those of the bar in which its backend carried it out.
         groups: the ranks of each process group.
+        rank: whose trace it is.
     """
+    ranks = _ranks(comms[0], groups) if comms else next(iter(groups.values())) if len(groups) == 1 else None
+    pieces = _pieces(asked, comms) if op == "all_to_all" else None
+    for_others = None
+    if pieces is not None:
+        if not ranks or rank not in ranks or len(pieces) != len(ranks):
+            return Message(group=ranks, text=None if ranks else NO_GROUP)
+        for_others = sum(pieces) - pieces[ranks.index(rank)]
     # What only a root has, all outputs or all inputs, is an empty list elsewhere, which torch takes for one of numbers.
     kinds, place = asked.get("Input type"), 1 if op == "scatter" else 0
     is_root = kinds[place] != "ScalarList" if isinstance(kinds, list) and place < len(kinds) else None
@@ -96,13 +116,35 @@ def read(op: str, asked: Args, comms: Sequence[Args], carried: Args, groups: Map
         share = sum(counts) if len(counts) == len(comms) else None
         ends = [comm.get(end) for comm in comms for end in ("Dst Rank", "Src Rank")]
         peer = next((rank for rank in ends if type(rank) is int), None)
-        return message(op, str(comms[0].get("dtype")), share, _ranks(comms[0], groups), peer=peer, is_root=is_root)
-    ranks = next(iter(groups.values())) if len(groups) == 1 else None
+        kind = str(comms[0].get("dtype"))
+        return message(op, kind, share, ranks, peer=peer, is_root=is_root, for_others=for_others)
     (kind, share), (other, given) = _shape(asked, 1 if op in GATHERS else 0), _shape(carried, 0)
     if share is None and ranks:
         # gloo reduces the whole buffer where a scatter was asked for.
         share = given // len(ranks) if given is not None and op in SCATTERS else given
-    return message(op, kind if kind.lower() in _TYPES else other, share, ranks, is_root=is_root)
+    kind = kind if kind.lower() in _TYPES else other
+    return message(op, kind, share, ranks, is_root=is_root, for_others=for_others)
+
+
+def _pieces(asked: Args, comms: Sequence[Args]) -> list[int] | None:
+    """The elements that an all-to-all sends to each rank; none if they are not known, None if they are equal."""
+    dims, kinds, written = (_listed(asked, name) for name in ("Input Dims", "Input type", "Concrete Inputs"))
+    if len(kinds) > 1 and kinds[1] == "TensorList":
+        return [count for shape in _listed(dims, 1) if (count := elements([shape])) is not None]
+    if len(written) > 4:  # out, in, group, and into how many rows each of the two is split
+        said, whole = written[4], elements(dims[1:2])
+    else:
+        said, whole = (comms[0].get(name) if comms else None for name in ("In split size", "In msg nelems"))
+    if said in (None, "", "[]"):
+        return None
+    rows = numbers(said) or ()  # torch shortens long ones
+    return [whole // max(sum(rows), 1) * count for count in rows] if type(whole) is int else []
+
+
+def _listed(args: Any, key: Any) -> list[Any]:
+    """A list among arguments, or in another list; empty if it is none."""
+    found = args.get(key) if isinstance(args, Mapping) else args[key] if key < len(args) else None
+    return found if isinstance(found, list) else []
 
 
 def _shape(args: Args, place: int) -> tuple[str, int | None]:

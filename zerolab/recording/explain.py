@@ -89,6 +89,11 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
     """The table of a loop of one's own; the optimizer's masters and step counters have rows of their own."""
     if stage is not None and stage not in theory.STAGES:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(theory.STAGES)}")
+    if not recording.units:
+        raise ValueError(
+            "no module was called with its own parameters, so that Ψ is not known and no form stands beside what was "
+            "measured: memory() has that"
+        )
     state, counters, masters = chosen.state, chosen.info.step_counters, chosen.info.masters
     measured = {**state, "optimizer_state": state["optimizer_state"] - counters - masters}
     rows, divided = [], set()

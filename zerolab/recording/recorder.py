@@ -102,6 +102,8 @@ class Recorder:
                 # in main memory, which nobody simulates beside a GPU.
                 if not self._simulated or self._member.backend == dist.Backend.FAKE:
                     stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
+                # Nor does it see a bucket of DDP's in whose place a communication hook sends another tensor.
+                stack.enter_context(replace(dist.GradBucket, "buffer", self._buffer_of))
                 watch = Watch(self._log, self._exchanges.communicate, above=self._simulated)
                 stack.enter_context(replace(torch, "set_autocast_enabled", watch.note_autocast))
                 stack.enter_context(watch)
@@ -186,6 +188,12 @@ class Recorder:
         if size == 0 < before:
             self.ownership.released(unit)
         return result
+
+    def _buffer_of(self, original: Any, bucket: Any) -> Any:
+        buffer = original(bucket)
+        if self.ledger.is_mine():  # gloo's threads go on with the hook
+            self.ledger.travels(buffer)
+        return buffer
 
     def _get_rng_state(self, original: Any) -> Any:
         state = original()

@@ -26,6 +26,7 @@ _MACHINERY = (
 _ENGINES = str(Path(__file__).parent.parent / "engines") + os.sep
 _COLLECTIVES = f"{_ENGINES}collectives.py"
 _DTENSOR = f"torch{os.sep}distributed{os.sep}tensor{os.sep}"  # whose exchanges are autograd functions
+_SCHEDULES = f"torch{os.sep}distributed{os.sep}pipelining{os.sep}"  # whose steps are forwards and backwards
 # By names that torch, packages on top of it and our engines use; the innermost known one wins.
 _PHASES = {"backward": "backward", "forward": "forward", "_call_impl": "forward", "step": "step"}
 _SEEN = attrgetter("f_code.co_filename", "f_lineno", "f_code.co_firstlineno", "f_code.co_name", "f_lasti")
@@ -91,7 +92,7 @@ def locate(innermost: FrameType | None) -> tuple[str, str, int]:
 
 def _phase(filename: str, function: str) -> str:
     """The phase that a function carries out; a learner's own may have any name, and says nothing."""
-    if function not in _PHASES or sources.is_own(filename) or _DTENSOR in filename:
+    if function not in _PHASES or sources.is_own(filename) or _DTENSOR in filename or _SCHEDULES in filename:
         return ""
     return _PHASES[function]
 
