@@ -203,3 +203,47 @@ def test_after_a_load_measured_state_is_the_formulas_and_its_terms_also_of_what_
     for rank in recording.ranks:
         terms = theory.terms(stage, partition(Branches(), 2), 2, **rank.info.for_terms)
         assert sum(rank.state.values()) == sum(rank.info.formula.values()) + sum(terms.values())
+
+
+@pytest.mark.parametrize("part", ["number", "text"])
+def test_a_file_in_which_one_bit_is_off_is_refused_before_anything_is_loaded(clusters, tmp_path, part):
+    path, off = tmp_path / "run.safetensors", tmp_path / "off.safetensors"
+    clusters(1).run(train, "zero1", range(1), path=str(path))
+    whole = path.read_bytes()
+    place = len(whole) - 1 if part == "number" else whole.index(b"0.999") + 4
+    off.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+
+    def refusal():
+        engine = ENGINES["zero2"](make(frozen=("blocks.1",)), torch.optim.AdamW, lr=0.01)
+        before = engine.state_dict()
+        with pytest.raises(ValueError) as caught:
+            engine.load(off)
+        return str(caught.value), distance(engine.state_dict(), before)
+
+    (said, moved), *_ = clusters(2).run(refusal)
+    assert " in off.safetensors is damaged: copy it again, or load an earlier checkpoint" in said
+    assert moved == 0
+
+
+def test_a_file_from_before_there_were_sums_loads(clusters, tmp_path):
+    path, older = tmp_path / "run.safetensors", tmp_path / "older.safetensors"
+    _, saved = clusters(1).run(train, "zero1", range(1), path=str(path))[0]
+    with safe_open(path, "pt") as file:
+        metadata = file.metadata()
+    del metadata["sums"]
+    save_file(load_file(path), older, metadata)
+    _, loaded = clusters(1).run(train, "zero1", [], resume=str(older))[0]
+    assert distance(loaded, saved) == 0
+
+
+def test_the_state_of_a_torch_optimizer_which_numbers_its_parameters_is_refused_in_a_sentence(clusters):
+    def load_numbered():
+        model = make()
+        engine = ENGINES["zero2"](make(), torch.optim.AdamW, lr=0.01)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        loss_fn(model(batch(0)[0]), batch(0)[1]).backward()
+        optimizer.step()
+        engine.load_optimizer_state_dict(optimizer.state_dict())
+
+    with pytest.raises(RankError, match=r"the state numbers its parameters.*engine\.optimizer_state_dict\(\)"):
+        clusters(1).run(load_numbered)

@@ -1,5 +1,6 @@
 """Sharded checkpoints: on any number of ranks, in any stage, to and from FSDP2, and in the background."""
 
+import os
 import threading
 from pathlib import Path
 
@@ -7,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 from awkward import shard_of
-from resuming import assert_equal, engine_of, everything, train
-from torch import nn
+from resuming import assert_equal, engine_of, everything, fully_sharded, mse, odd, pairs_of, state_of, train, whole_of
 
 import zerolab
 from zerolab import AdamW8bit, latest_checkpoint
@@ -176,43 +176,6 @@ def test_masters_in_fp32_come_back_and_the_loss_scale(clusters, tmp_path, precis
 # FSDP2, as its users write it.
 
 
-def odd():
-    torch.manual_seed(1)
-    return nn.Sequential(nn.Linear(7, 13), nn.Tanh(), nn.Linear(13, 5))
-
-
-def mse(outputs, targets):
-    return nn.functional.mse_loss(outputs, targets)
-
-
-def pairs_of(step):
-    generator = torch.Generator().manual_seed(step)
-    return torch.randn(12, 7, generator=generator), torch.randn(12, 5, generator=generator)
-
-
-def fully_sharded():
-    from torch.distributed.fsdp import fully_shard
-
-    model = odd()
-    for part in (model[0], model[2], model):
-        fully_shard(part)
-    return model, torch.optim.AdamW(model.parameters(), lr=0.01)
-
-
-def state_of(model, optimizer):
-    from torch.distributed.checkpoint.state_dict import get_model_state_dict, get_optimizer_state_dict
-
-    return {"model": get_model_state_dict(model), "optim": get_optimizer_state_dict(model, optimizer)}
-
-
-def whole_of(state):
-    """The same by the names that `everything` uses."""
-    full = lambda value: value.full_tensor() if hasattr(value, "full_tensor") else value  # noqa: E731
-    found = {f"model {key}": full(value) for key, value in state["model"].items()}
-    entries = state["optim"]["state"].items()
-    return found | {f"{name} {key}": full(value) for name, entry in entries for key, value in entry.items()}
-
-
 def test_ours_opens_in_fsdp2(clusters, tmp_path):
     def save(run):
         engine = ENGINES["zero3"](odd(), torch.optim.AdamW, lr=0.01)
@@ -270,6 +233,49 @@ def test_fsdp2s_opens_in_ours(clusters, tmp_path):
         assert_equal(found, expected)
 
 
+def test_fsdp2s_opens_in_ours_if_its_optimizer_was_given_frozen_parameters_too(clusters, tmp_path):
+    def there_and_back(path):
+        import torch.distributed.checkpoint as dcp
+
+        model, optimizer = fully_sharded(frozen=True)
+        mse(model(pairs_of(0)[0]), pairs_of(0)[1]).backward()
+        optimizer.step()
+        state = state_of(model, optimizer)
+        dcp.save(state, checkpoint_id=path)
+        ours = odd()
+        ours[0].requires_grad_(False)
+        engine = ENGINES["zero3"](ours, torch.optim.AdamW, lr=0.5)
+        engine.load_sharded(path)
+        return whole_of(state), everything(engine)
+
+    for expected, found in clusters(2).run(there_and_back, str(tmp_path / "theirs")):
+        del found["groups"]
+        assert_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", ["numbered", "flattened"])
+def test_fsdp2s_state_by_other_names_is_refused_with_the_remedy(clusters, tmp_path, kind):
+    def refusal(path, kind):
+        import torch.distributed.checkpoint as dcp
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_optimizer_state_dict
+
+        model, optimizer = fully_sharded()
+        state = state_of(model, optimizer)
+        flat = StateDictOptions(flatten_optimizer_state_dict=True)
+        optim = (
+            optimizer.state_dict() if kind == "numbered" else get_optimizer_state_dict(model, optimizer, options=flat)
+        )
+        dcp.save(state | {"optim": optim}, checkpoint_id=path)
+        with pytest.raises(ValueError) as caught:
+            ENGINES["zero3"](odd(), torch.optim.AdamW).load_sharded(path)
+        return str(caught.value)
+
+    said = {"numbered": "the state numbers its parameters", "flattened": "has the optimizer's state flattened"}
+    for found in clusters(2).run(refusal, str(tmp_path / "theirs"), kind):
+        assert said[kind] in found
+        assert "get_optimizer_state_dict" in found
+
+
 # In the background.
 
 
@@ -286,6 +292,31 @@ def test_a_save_in_the_background_is_of_the_moment_at_which_it_was_asked_for(clu
 
     for expected, found in clusters(2).run(save, str(tmp_path / "run")):
         assert_equal(found, expected)
+
+
+def test_a_save_in_the_background_goes_where_it_was_sent_if_the_training_moves_to_another_folder(clusters, tmp_path):
+    def save(folder):
+        from zerolab.engines import saving
+
+        engine, write, moved, home = engine_of("zero1"), saving.Saving._write, threading.Event(), Path.cwd()
+
+        def write_later(self):
+            assert moved.wait(60)
+            write(self)
+
+        saving.Saving._write = write_later
+        try:
+            os.chdir(folder)
+            under_way = engine.save_sharded("run", 2, background=True)
+            os.chdir(home)
+            moved.set()
+            under_way.wait()
+        finally:
+            saving.Saving._write = write
+            os.chdir(home)
+        return latest_checkpoint(Path(folder) / "run").name
+
+    assert clusters(2).run(save, str(tmp_path)) == ["step-2"] * 2
 
 
 def test_training_goes_on_while_the_copy_is_written_and_the_recording_has_both(clusters, tmp_path):

@@ -185,8 +185,28 @@ def test_damage_is_noticed(clusters, copied):
         f"{index.fqn!r} in PATH is damaged: {remedy}; the engine is half loaded, so load one before you train on"
     )
     file.write_bytes(whole)
+    contents = (copied / ".metadata").read_bytes()
+    (copied / ".metadata").write_bytes(contents.replace(b"relative_path", b"relative_qath"))
+    assert re.fullmatch(rf"PATH/.metadata is damaged \(.+\): {remedy}", refusal(clusters, copied))
     (copied / ".metadata").write_bytes(b"nothing")
     assert re.fullmatch(rf"PATH/.metadata is damaged or not torch's \(.+\): {remedy}", refusal(clusters, copied))
+
+
+def test_something_else_that_is_called_scaler_is_refused_before_anything_is_loaded(clusters, tmp_path):
+    def refused(run):
+        engine = engine_of("zero2", precision="fp16")
+        train(engine, range(1))
+        engine.scaler.state_dict = lambda: {"scale": 8.0}
+        engine.save_sharded(run, 1)
+        other = engine_of("zero2", precision="fp16")
+        before = other.state_dict()
+        with pytest.raises(ValueError) as caught:
+            other.load_sharded(latest_checkpoint(run))
+        return str(caught.value), all(map(torch.equal, other.state_dict().values(), before.values()))
+
+    for said, is_as_it_was in clusters(2).run(refused, str(tmp_path)):
+        assert "is not what a GradScaler's state_dict() gives" in said
+        assert is_as_it_was
 
 
 def test_a_setting_of_a_class_of_its_own_is_told_from_damage(clusters, tmp_path):

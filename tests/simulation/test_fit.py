@@ -195,11 +195,24 @@ def test_a_stage_that_refuses_the_model_is_left_out_with_its_reason():
 def test_settings_name_the_blocks_and_the_mesh():
     found = fit(llama, 4, inputs=TOKENS, stages="fsdp2,hsdp,zero2", gpus_per_node=2, checkpointing="none")
     assert "['LlamaBlock']" in found.settings("fsdp2")["fsdp2"]
+    assert "fsdp_transformer_layer_cls_to_wrap: LlamaBlock" in found.settings("fsdp2")["accelerate"]
     assert "(2, 2)" in found.settings("hsdp")["fsdp2"]
     assert found.settings("zero2")["deepspeed"]["zero_optimization"]["stage"] == 2
     assert "fully_shard(model, mp_policy=policy)" in found.settings("fsdp2")["fsdp2"]
     for stage in ("fsdp2", "hsdp"):
         compile(found.settings(stage)["fsdp2"], stage, "exec")
+
+
+def test_settings_name_no_other_modules_than_the_blocks():
+    def layers():
+        return nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.GELU()) for _ in range(2)))
+
+    found = fit(layers, 2, inputs=torch.zeros(4, 8), stages="fsdp2", checkpointing="none").settings()
+    named = {"model": layers()}
+    exec(found["fsdp2"].splitlines()[0], named)  # noqa: S102  (the line is what is tested)
+    assert named["blocks"] == list(named["model"])
+    assert "cls_to_wrap" not in found["accelerate"]
+    assert "Accelerate wraps classes" in found["not covered"]
 
 
 def test_settings_have_what_was_asked_for_or_say_that_they_lack_it():
@@ -312,6 +325,7 @@ BAD = {
     "no such card": ("train.py:make_model --gpu h1000", "did you mean 'h100'"),
     "no such class": ("train.py:make_model --inputs 4x6 --units Linaer", "did you mean 'Linear'"),
     "no such stage": ("train.py:make_model --inputs 4x6 --stages zero4", "unknown stage 'zero4'"),
+    "no checkpointing": ("train.py:make_model --inputs 4x6 --checkpointing ,", "no checkpointings were named"),
     "no such checkpointing": ("train.py:make_model --inputs 4x6 --checkpointing all", "unknown checkpointing 'all'"),
     "too little memory": ("train.py:make_model --memory 80", "it is in bytes"),
     "no function": ("train.py", "train.py is a file: write the function behind it, such as train.py:make_model"),

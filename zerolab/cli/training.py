@@ -158,7 +158,7 @@ def _fit(arguments: Arguments) -> None:
     from zerolab.simulation.needs import in_words
 
     given = _given(arguments, "most", "settings")
-    given["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",")]
+    given["checkpointing"] = [each.strip() for each in arguments.checkpointing.split(",") if each.strip()]
     given["inputs"] = own.inputs_of(arguments.inputs, arguments.model)
     found = fit(**given)
     said: dict[str, Any] = {"answer": found.answer, "notes": found.notes, "rows": found.rows}

@@ -24,6 +24,7 @@ from zerolab.engines.collectives import all_gather
 from zerolab.engines.declared import State, state_of
 from zerolab.engines.flat import Flat
 from zerolab.engines.partition import FlatLayout
+from zerolab.engines.sums import check_sums, sum_of
 
 FORMAT = "zerolab-checkpoint-1"
 _HOW = {"params", "foreach", "fused", "capturable", "differentiable"}  # change no number
@@ -139,8 +140,9 @@ class Checkpoints:
             "trained": list(optimizer["state"]),
         }
         texts = {key: json.dumps(value, default=_number) for key, value in about.items()}
+        sums = {key: sum_of(value) for key, value in (tensors | texts).items()}
         with files.replacing(path) as part:
-            save_file(tensors, part, {"format": FORMAT} | texts)
+            save_file(tensors, part, {"format": FORMAT} | texts | {"sums": json.dumps(sums)})
 
     def load(self, path: str | Path) -> None:
         """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.
@@ -159,9 +161,7 @@ class Checkpoints:
     def _check_optimizer_state(self, state: dict[str, Any]) -> None:
         """Raises ValueError unless `state` is one of this engine's parameters, groups and kind of optimizer."""
         shapes, groups = self._trained_shapes(), self._group_names()
-        if not isinstance(state, dict) or not {"state", "param_groups"} <= state.keys():
-            remedy = "pass what engine.optimizer_state_dict() gave"
-            raise ValueError(f"the state has no 'state' and 'param_groups': {remedy}")
+        _check_named(state)
         if different := sorted(shapes.keys() ^ state["state"].keys()):
             raise ValueError(
                 f"{different[0]!r} is trained in only one of engine and state: load the same model's state"
@@ -288,6 +288,16 @@ def check_state(state: dict[str, torch.Tensor], shapes: dict[str, torch.Size]) -
             raise ValueError(f"{differ}: load the same model's state")
 
 
+def _check_named(state: Any) -> None:
+    """Raises ValueError unless `state` is an optimizer's, by parameter name."""
+    if not isinstance(state, dict) or not isinstance(state.get("state"), dict) or "param_groups" not in state:
+        remedy = "pass what engine.optimizer_state_dict() gave"
+        raise ValueError(f"the state has no 'state' and 'param_groups': {remedy}")
+    if any(not isinstance(name, str) for group in state["param_groups"] for name in group["params"]):
+        by_names = "engine.optimizer_state_dict() gives, or for FSDP2 torch's get_optimizer_state_dict"
+        raise ValueError(f"the state numbers its parameters, as a torch optimizer's does: take what {by_names}")
+
+
 def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dict[str, Any]]:
     """The states of model, optimizer and scaler that were saved; ValueError if there is no checkpoint of this kind."""
     try:
@@ -299,6 +309,7 @@ def read(path: str | Path) -> tuple[dict[str, torch.Tensor], dict[str, Any], dic
         raise ValueError(f"{Path(path).name} {why}: give a file of engine.save") from None
     if (found := about.get("format")) != FORMAT or not {"trained", "numbers", "groups"} <= about.keys():
         raise ValueError(f"{Path(path).name} has format {found!r}, not {FORMAT!r}: save it with engine.save")
+    check_sums(Path(path).name, tensors | about, about.get("sums"))
     model: dict[str, torch.Tensor] = {}
     state: dict[str, dict[str, Any]] = {name: {} for name in json.loads(about["trained"])}
     for place, value in {**tensors, **json.loads(about["numbers"])}.items():

@@ -41,7 +41,8 @@ class Saving:
         if isinstance(step, bool) or not isinstance(step, int) or step < 0:
             raise ValueError(f"step is {step!r}: give the number of steps that are done")
         self.directory = Path(run) / f"{STEP}{step}"
-        self._part = self.directory.with_name(f".{self.directory.name}.part")
+        self._whole = self.directory.absolute()  # a thread writes it, wherever the training goes meanwhile
+        self._part = self._whole.with_name(f".{self.directory.name}.part")
         self._paths = {key_of(path): path for path in state}
         self._state = {key_of(path): value for path, value in state.items()}
         self._rank, self._world_size = dist.get_rank(), dist.get_world_size()
@@ -121,9 +122,9 @@ class Saving:
         FileSystemWriter(self._part).finish(replace(contents, planner_data=paths), [written for _, _, written in every])
         for note in notes:
             note.unlink()
-        self._part.rename(self.directory)
-        (self.directory / CLAIM).rmdir()  # not before: another rank could claim it now
-        files.settle(self.directory.parent)
+        self._part.rename(self._whole)
+        (self._whole / CLAIM).rmdir()  # not before: another rank could claim it now
+        files.settle(self._whole.parent)
 
     def prepare(self) -> None:
         """Makes the folder to write to, and removes what saves that were killed have left. Collective.

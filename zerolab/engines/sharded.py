@@ -73,11 +73,13 @@ class ShardedCheckpoints(FlatCheckpoints):
         Raises:
             ValueError: there is no whole checkpoint there, it is damaged, or of another model or optimizer.
         """
-        from zerolab.engines.stored import Stored
+        from zerolab.engines.stored import opened
 
-        stored = Stored(directory)
-        tree = stored.tree()
+        stored, tree = opened(directory, self._trained_shapes())
         check_state(tree["model"], self._shapes)
+        scale = tree.get("scaler") if self.scaler.is_enabled() else None
+        if scale is not None and not (isinstance(scale, dict) and self.scaler.state_dict().keys() <= scale.keys()):
+            raise ValueError(f"'scaler' in {directory} is not what a GradScaler's state_dict() gives: save that")
         self.load_optimizer_state_dict(tree["optim"])  # its numbers; of the rest zeros, until it is read
         error = ""
         try:
@@ -87,8 +89,8 @@ class ShardedCheckpoints(FlatCheckpoints):
         agree(error, ValueError)
         for flat in self.flats:
             _spread(flat)
-        if "scaler" in tree and self.scaler.is_enabled():
-            self.scaler.load_state_dict(tree["scaler"])
+        if scale is not None:
+            self.scaler.load_state_dict(scale)
 
     def _of_flat(self, flat: Flat, span: Span, keys: Keys, state: Mapping[Any, Any]) -> Iterator[tuple[Place, Any]]:
         """What this rank has in the elements `span` of a flat: of parameters and of their state in the optimizer.

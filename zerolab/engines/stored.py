@@ -9,6 +9,7 @@ import io
 import pickle
 import re
 from collections import defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile, ZipFile
@@ -69,10 +70,11 @@ class Stored:
             if (size := file.stat().st_size) < end:
                 raise ValueError(f"{name} in {self.directory} has {size} bytes of {end}: {EARLIER}")
 
-    def tree(self) -> dict[str, Any]:
+    def tree(self, trained: Collection[str]) -> dict[str, Any]:
         """Everything in its place, in nested dicts and lists; of tensors only numbers are read.
 
-        Others are zeros of the right shape that take no memory: what a rank needs of them it asks `read` for.
+        Others are zeros of the right shape that take no memory: what a rank needs of them it asks `read` for. Of the
+        model's parameters the optimizer's groups lack those that are not `trained` here, and have no state.
         """
         paths = self._contents.planner_data
         if not isinstance(paths, dict) or not {"model", "optim"} <= {path[0] for path in paths.values()}:
@@ -82,9 +84,17 @@ class Stored:
                 'save them as dcp.save({"model": ..., "optim": ...}, ...)'
             )
         tree = unflatten_state_dict({key: self._value(key) for key in paths if key in self._tensors}, paths)
+        if "param_groups" not in tree["optim"]:
+            raise ValueError(
+                f"{self.directory} has the optimizer's state flattened: save what get_optimizer_state_dict gives "
+                "without flatten_optimizer_state_dict"
+            )
         # A parameter that never had a gradient has no state, and without momentum none has.
-        names = [name for group in tree["optim"]["param_groups"] for name in group["params"]]
-        tree["optim"]["state"] = {name: {} for name in names} | tree["optim"].get("state", {})
+        state, groups = tree["optim"].get("state", {}), tree["optim"]["param_groups"]
+        for group in groups:  # an optimizer that was given all parameters has the frozen ones, too
+            names = group.get("params", ())
+            group["params"] = [name for name in names if name in trained or name in state or name not in tree["model"]]
+        tree["optim"]["state"] = {name: {} for group in groups for name in group["params"]} | state
         return tree
 
     def _value(self, key: str) -> Any:
@@ -143,6 +153,15 @@ class Stored:
                 if parts.testzip() is not None:
                     raise BadZipFile(place.relative_path)
         self._checked.add(found)
+
+
+def opened(directory: str | Path, trained: Collection[str]) -> tuple[Stored, dict[str, Any]]:
+    """A checkpoint, and everything in it (see `Stored.tree`). Raises ValueError as `Stored`."""
+    try:
+        stored = Stored(directory)
+        return stored, stored.tree(trained)
+    except (AttributeError, KeyError, TypeError) as error:  # of a damaged table of contents that is a pickle still
+        raise ValueError(f"{Path(directory) / CONTENTS} is damaged ({error}): {EARLIER}") from None
 
 
 def key_of(path: Place) -> str:

@@ -244,10 +244,26 @@ class Fit(Table):
             if reshard:  # the engine gives it to the root as well, which FSDP2 by default keeps gathered
                 root = f"fully_shard(model, reshard_after_forward={reshard}, "
                 found["fsdp2"] = found["fsdp2"].replace("fully_shard(model, ", root)
-            units = question.units
-            kinds = sorted({type(question.model().get_submodule(name)).__name__ for name in units})
-            found["fsdp2"] = f"blocks = [m for m in model.modules() if type(m).__name__ in {kinds}]\n{found['fsdp2']}"
+            self._name_blocks(found)
         return found
+
+    def _name_blocks(self, found: dict[str, Any]) -> None:
+        """Adds to settings which modules are the blocks: those of a class, where no other module is of it."""
+        modules = dict(self.question.model().named_modules())
+        names = list(self.question.units)
+        kinds = sorted({type(modules[name]).__name__ for name in names})
+        is_theirs = {name for name, module in modules.items() if type(module).__name__ in kinds} == set(names)
+        listed = (
+            f"model.modules() if type(m).__name__ in {kinds}" if is_theirs else f"map(model.get_submodule, {names})"
+        )
+        found["fsdp2"] = f"blocks = [m for m in {listed}]\n{found['fsdp2']}"
+        if found["accelerate"] and is_theirs and names:  # it knows the blocks of Hugging Face's models alone
+            wraps = "TRANSFORMER_BASED_WRAP\n"
+            named = f"{wraps}  fsdp_transformer_layer_cls_to_wrap: {','.join(kinds)}\n"
+            found["accelerate"] = found["accelerate"].replace(wraps, named)
+        elif found["accelerate"] and names:
+            also = "Accelerate wraps classes, and other modules are of a block's: give the blocks one of their own."
+            found["not covered"] = f"{found['not covered']}\n{also}" if found["not covered"] else also
 
     def _changed(self, cell: Cell, name: str, value: Any, **same: Any) -> Cell:
         case: dict[str, Any] = {"stage": cell.stage, "precision": cell.precision, "checkpointing": cell.policy}
