@@ -205,6 +205,20 @@ def test_after_a_load_measured_state_is_the_formulas_and_its_terms_also_of_what_
         assert sum(rank.state.values()) == sum(rank.info.formula.values()) + sum(terms.values())
 
 
+def test_a_dtype_that_the_files_format_does_not_have_is_refused_in_a_sentence(clusters, tmp_path):
+    def save():
+        model = torch.nn.Linear(4, 4)
+        model.register_buffer("wide", torch.ones(2, dtype=torch.complex128))
+        engine = ENGINES["zero1"](model, torch.optim.AdamW, lr=0.01)
+        with pytest.raises(ValueError) as caught:
+            engine.save(tmp_path / "run")
+        engine.save_sharded(tmp_path, 1)
+        return str(caught.value)
+
+    said = "a safetensors file takes no torch.complex128: use save_sharded"
+    assert clusters(2).run(save) == [said] * 2
+
+
 @pytest.mark.parametrize("part", ["number", "text"])
 def test_a_file_in_which_one_bit_is_off_is_refused_before_anything_is_loaded(clusters, tmp_path, part):
     path, off = tmp_path / "run.safetensors", tmp_path / "off.safetensors"

@@ -9,6 +9,7 @@ from itertools import product
 
 import pytest
 import torch
+import zoo
 from awkward import batch, distance, loss_fn, make, my_rows, train_alone, train_sharded
 from torch import nn
 
@@ -700,3 +701,12 @@ def test_each_order_of_forwards_and_backwards_trains_as_one_process_does_or_is_r
                 assert REFUSED[stage][name] in state
             else:
                 assert distance(state, alone.state_dict()) <= 1e-6, name
+
+
+def test_ranks_that_run_different_units_train_otherwise_than_one_process_without_a_word(clusters):
+    """As docs/what-can-go-wrong.md says of torch's FSDP; should torch compare them one day, that page is to say so."""
+    how, stages = ("whole units unused, another one on each rank", torch.optim.SGD, 3), ["zero2", "fsdp1", "fsdp2"]
+    alone = zoo.train_alone(*how, 2, lr=0.05)[0]
+    for ends in clusters(2).run(lambda: zoo.train_on_ranks(*how, stages, lr=0.05)):
+        assert zoo.distance(ends["zero2"], alone) < 1e-6
+        assert min(zoo.distance(ends[stage], alone) for stage in ("fsdp1", "fsdp2")) > 0.01

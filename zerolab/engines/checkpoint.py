@@ -142,7 +142,10 @@ class Checkpoints:
         texts = {key: json.dumps(value, default=_number) for key, value in about.items()}
         sums = {key: sum_of(value) for key, value in (tensors | texts).items()}
         with files.replacing(path) as part:
-            save_file(tensors, part, {"format": FORMAT} | texts | {"sums": json.dumps(sums)})
+            try:
+                save_file(tensors, part, {"format": FORMAT} | texts | {"sums": json.dumps(sums)})
+            except KeyError as dtype:
+                raise ValueError(f"a safetensors file takes no {dtype}: use save_sharded") from None
 
     def load(self, path: str | Path) -> None:
         """Takes model and optimizer from a file that any engine saved, on this or any other number of ranks.

@@ -174,7 +174,7 @@ class Recorder:
         kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
         nbytes = sum(map(self.ledger.note_existing, _all_of(kinds)))
         if nbytes:
-            text = f"{nbytes} bytes existed before; what is used of them counts"
+            text = f"{nbytes} bytes existed before; what models that run, and their optimizers, hold of them counts"
             self._log.add("note", "before recording", text=text, source=None)
         for engine in list(holders):
             self.passes.made(engine)
