@@ -49,8 +49,12 @@ function newLine(area) {
   insert(area, `\n${indent}${line.trimEnd().endsWith(":") ? "    " : ""}`);
 }
 
-/** @param {HTMLTextAreaElement} area @param {string} text */
+/**
+ * In place of what is selected, as if it were typed: only so can it be undone, and what was written before it.
+ * @param {HTMLTextAreaElement} area @param {string} text
+ */
 function insert(area, text) {
+  if (document.execCommand("insertText", false, text)) return;
   area.setRangeText(text, area.selectionStart, area.selectionEnd, "end");
   area.dispatchEvent(new Event("input"));
 }
@@ -129,6 +133,7 @@ function fill(home) {
       said.replaceChildren(make("p", {}, CANNOT_LOAD));
       return;
     }
+    const focused = document.activeElement === check;
     check.disabled = true;
     said.replaceChildren(make("p", {}, "Loading Python …"));
     try {
@@ -137,6 +142,7 @@ function fill(home) {
       said.replaceChildren(make("p", {}, `Python could not be started here: ${error}`));
     }
     check.disabled = false;
+    if (focused && document.activeElement === document.body) check.focus(); // what is disabled loses it
     tell();
   }
 
@@ -156,16 +162,18 @@ function fill(home) {
   });
   check.addEventListener("click", run);
   again.addEventListener("click", () => {
-    area.value = opening;
+    area.focus();
+    area.select();
+    insert(area, opening);
     said.replaceChildren();
-    resize();
     keep(({ answers }) => {
       delete answers[id];
     });
-    area.focus();
   });
 
-  const keys = make("small", {}, "Shift+Enter checks. Tab indents; Escape, then Tab, leaves the text.");
+  const words = "Shift+Enter checks. Tab indents; Escape, then Tab, leaves the text.";
+  const keys = make("small", { id: `keys-${id}` }, words);
+  area.setAttribute("aria-describedby", keys.id);
   home.replaceChildren(area, make("div", { class: "zl-row" }, check, again, state, keys), said);
   resize();
   tell();

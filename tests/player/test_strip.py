@@ -159,6 +159,14 @@ def test_a_choice_moves_each_block_that_a_rank_no_longer_holds_to_its_owner_wher
     assert sum(opacity == 1 for *_, opacity in blocks_of(tab)) == 4 * (4 + 4 + 1)
 
 
+def test_on_a_page_that_runs_from_right_to_left_it_is_the_same(strip, show):
+    told = []
+    for way in ("ltr", "rtl"):
+        tab = show(f"<!doctype html><html dir='{way}'><meta charset='utf-8'>{strip.html()}", motion="reduce", width=960)
+        told.append(tab.locator(".zl-strip").screenshot())
+    assert told[0] == told[1]
+
+
 def test_two_strips_on_one_page_are_chosen_apart(strip, show):
     tab = show(f"<!doctype html><meta charset='utf-8'>{strip.html()}{strip.html()}")
     tab.locator("form").nth(0).locator("label").nth(0).click()

@@ -5,6 +5,7 @@ import { PAYLOAD_VERSION } from "./events.js";
 import { focusOf, focusOn } from "./focus.js";
 import { Pair } from "./pair.js";
 import { Player } from "./player.js";
+import { SLIDE_HEIGHT } from "./rows.js";
 import { surroundingTheme } from "./theme.js";
 import { playUnasked } from "./unasked.js";
 import { VIEWS } from "./views.js";
@@ -100,7 +101,7 @@ export function startPage() {
   // The page is the player's alone, so its keys work wherever the focus is.
   const player = mount(host, payload, {
     ...options,
-    fill: !options.still && !options.slides,
+    fill: !options.still,
     keyboard: document.body,
     changed: remember,
   });
@@ -139,12 +140,9 @@ function shrinkOnPaper(players) {
   });
 }
 
-/** Pixels across a slide; its height follows from 16:9, and it is scaled to the window. */
-const SLIDE_WIDTH = 1440;
-
 /** @param {HTMLElement} host */
 function slides(host) {
-  window.zerolabScale = Math.min(window.innerWidth / SLIDE_WIDTH, window.innerHeight / ((SLIDE_WIDTH * 9) / 16));
+  window.zerolabScale = Math.min((window.innerWidth * 9) / 16, window.innerHeight) / SLIDE_HEIGHT;
   document.body.classList.add("zl-slides");
   host.style.zoom = String(window.zerolabScale);
 }

@@ -117,11 +117,16 @@ function keepFocus(root, had) {
 }
 
 /**
- * Closes what is open: a panel first, and then the walk.
+ * Closes what is open: the words at the pointer, a list, and a panel, or else the walk.
  * @param {Player} player
  */
 function leaveOff(player) {
-  if (player.scene.panels.open) player.closePanels();
+  const { panels } = player.scene;
+  for (const one of player.pair?.players ?? [player]) {
+    one.preview(null);
+    one.root.querySelector("details")?.removeAttribute("open");
+  }
+  if (panels.open) panels.close();
   else player.walk.leave();
 }
 

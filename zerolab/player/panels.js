@@ -15,6 +15,9 @@ export class Panels {
     this.helpButton = button("How to read this, and the keyboard (?)", "?", () => this.toggleHelp());
     const title = "Show only some ranks, a category, a unit (f)";
     this.filterButton = button(title, icon("funnel"), () => this.toggleFilter());
+    // On a narrow screen a panel lies over the button that opened it, and a finger has no escape key.
+    for (const panel of [this.help, this.filter.element])
+      panel.prepend(button("Close (escape)", "✕", () => this.close(), { class: "zl-close" }));
   }
 
   /** @param {boolean} [shown] */

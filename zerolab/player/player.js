@@ -217,11 +217,6 @@ export class Player {
     this.settle();
   }
 
-  closePanels() {
-    this.scene.panels.close();
-    this.preview(null);
-  }
-
   /**
    * Lights event `index` in all panes, and tells of it at the pointer; null ends that. The current event, and without
    * `withSource` its source, stay.

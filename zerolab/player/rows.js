@@ -20,16 +20,20 @@ export function rowHeights(ranks, lines, best, gap, grow = 1) {
   return { line, row: line * lines + (lines - 1) * 2, pitch: line * lines + (lines - 1) * 2 + space };
 }
 
+/** The height of a slide of 16:9 in its own pixels, whatever window it is scaled to. */
+export const SLIDE_HEIGHT = 810;
+
 /** How many times as high rows may become so that they fill the window. */
 const MOST_GROWTH = 1.8;
 
 /**
- * How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window; 1 where it
- * is full.
+ * How many times as high rows can be for `root`, laid out with panes of `drawn` pixels, to fill the window, or its
+ * slide; 1 where it is full.
  * @param {HTMLElement} root @param {number} drawn
  */
 export function growth(root, drawn) {
-  const free = window.innerHeight / (window.zerolabScale ?? 1) - root.offsetHeight;
+  const room = root.closest(".zl-slides") ? SLIDE_HEIGHT : window.innerHeight / (window.zerolabScale ?? 1);
+  const free = room - root.offsetHeight;
   return free < 24 ? 1 : Math.min(MOST_GROWTH, 1 + free / drawn);
 }
 

@@ -207,7 +207,7 @@ class Strip:
         own = f"zl-{crc32(repr(self.held).encode()):x}"
         loop = self._loop(f".{own}:not(:has(:checked)) ", STAY - FIRST, own)
         return (
-            f'<form class="zl-strip {own}"><style>{_STYLE}{loop}{"".join(rules)}'
+            f'<form class="zl-strip {own}" dir="ltr"><style>{_STYLE}{loop}{"".join(rules)}'
             f"</style><fieldset><legend>Choose a stage: the shards move</legend>{cards}</fieldset>"
             f'<svg viewBox="{view}" role="img" aria-label="{self!r}">{self._drawing()}</svg><div>{told}</div></form>'
         )

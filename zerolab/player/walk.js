@@ -232,7 +232,9 @@ function walkCard(walk) {
   const told = [element("span", { class: "zl-walk-count" }), element("h3"), element("p")];
   const asks = element("div", { class: "zl-walk-asks", "aria-live": "polite", hidden: "" });
   const answer = element("p", { class: "zl-walk-answer", role: "status" });
-  const back = button("Previous chapter (←)", "Back", () => walk.go(-1));
+  const back = button("Previous chapter (←)", "Back", () => walk.go(-1), {
+    "aria-label": "Back: previous chapter (←)",
+  });
   const next = button("Next chapter (→)", "Next", () => walk.go(1), { class: "zl-walk-next" });
   const leave = button("End the walk (escape)", "✕", () => walk.leave());
   const card = element(
