@@ -349,6 +349,16 @@ def tied_across_units():
     return model
 
 
+def with_a_part_in_two_units():
+    model = nn.Sequential(*(nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4)) for _ in range(2)))
+    model[1][1] = model[0][1]
+    return model
+
+
+def a_block_twice():
+    return nn.Sequential(*[nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4))] * 2)
+
+
 def tied_with_the_root():
     model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)]), "head": nn.Linear(4, 4)})
     model["head"].weight = model["blocks"][0].weight
@@ -381,6 +391,8 @@ def two_dtypes_in_a_unit():
         (["fsdp1"], lambda: with_a_parameter(torch.ones(2) + 0j), "cannot take 'odd', which is torch.complex64: train"),
         (["fsdp2"], lambda: with_a_parameter(torch.ones(3, 2).t()), "cannot take 'odd', which is not contiguous"),
         (["fsdp1", "fsdp2", "hsdp"], tied_across_units, "cannot keep '1.weight' tied, which '0' and '1' both use"),
+        (["fsdp1", "fsdp2", "hsdp"], with_a_part_in_two_units, "cannot keep '1.1.weight' tied, which '0' and '1' both"),
+        (["fsdp1"], a_block_twice, r"cannot wrap '0', which is '1', too: keep it in the root by units=\[\], or train"),
         (["fsdp1", "fsdp2"], tied_with_the_root, "cannot keep 'head.weight' tied, which 'blocks.0' and 'root' both"),
         (
             ["fsdp2", "hsdp"],
@@ -398,6 +410,17 @@ def test_a_model_that_a_system_cannot_take_is_refused_by_name(clusters, stages, 
     for stage in stages:
         with pytest.raises(RankError, match=f"{stage}.* {message}"):
             clusters(2).run(lambda stage=stage: ENGINES[stage](make(), torch.optim.SGD, lr=0.1))
+
+
+@pytest.mark.parametrize(("stage", "units"), [("fsdp2", None), ("fsdp1", [])])
+def test_a_block_that_is_in_several_places_is_trained_as_one(clusters, stage, units):
+    def train():
+        engine = ENGINES[stage](a_block_twice(), torch.optim.SGD, units=units, lr=0.1)
+        engine.training_step(torch.ones(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+        return engine.state_dict()
+
+    for state in clusters(2).run(train):
+        assert torch.equal(state["0.1.weight"], state["1.1.weight"])
 
 
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])

@@ -121,6 +121,25 @@ def test_the_peak_of_a_loop_without_engine_or_ranks_is_the_allocators_too(record
     assert recording.info.peak_total == peak
 
 
+def loop_with_a_large_loss(before_step=lambda _: None):
+    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Tanh(), torch.nn.Linear(8, 8))
+
+    def backward(_):
+        outputs = model(torch.ones(1000, 8))
+        torch.cdist(outputs.detach(), outputs.detach()).amin()
+        outputs.square().mean().backward()
+
+    three_steps(model, torch.optim.AdamW, backward, before_step)
+
+
+def test_a_peak_while_the_loss_is_computed_is_one_of_forward(record):
+    """Its event said backward, in which it was logged."""
+    recording = record(loop_with_a_large_loss)
+    highest = max((event for event in recording.events if event.step == 3), key=lambda event: sum(event.live.values()))
+    assert (highest.op, highest.phase) == ("peak", "forward")
+    assert sum(recording.info.peaks["forward"].values()) == recording.info.peak_total == sum(highest.live.values())
+
+
 def loop_with_an_evaluation_in_inference_mode(before_step=lambda _: None):
     torch.manual_seed(0)
     model = torch.nn.Linear(30, 50)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from on_cpus import CPU
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from zerolab import catalog, compare, simulate, theory
@@ -219,6 +220,38 @@ class Masked(nn.Module):
 )
 def test_a_model_of_ones_own_is_simulated_with_whatever_is_in_it(model, batch):
     assert_explained(simulate(world_size=4, model=model, batches=[batch]))
+
+
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
+def test_a_mean_takes_the_memory_of_all_elements_losses_as_on_real_devices(loss):
+    """torch makes a tensor for all of them into a single number; its meta implementation allocates that alone."""
+    expected = loss(torch.ones(3, 4), torch.zeros(3, 4)).untyped_storage().nbytes()
+    with world(1):
+        for _ in range(2):
+            assert loss(torch.ones(3, 4), torch.zeros(3, 4)).untyped_storage().nbytes() == expected
+        assert loss(torch.ones(3, 4), torch.zeros(3, 4), reduction="none").shape == (3, 4)
+
+
+class Scaled(nn.Module):
+    """Two parameters of one number, of which one is tied, and a buffer whose value is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.gain, self.bias = nn.Parameter(torch.tensor(1.0)), nn.Parameter(torch.tensor(0.0))
+        self.linear.register_parameter("gain", self.gain)
+        self.register_buffer("times", torch.tensor(2))
+
+    def forward(self, x):
+        for _ in range(int(self.times)):
+            x = self.linear(x) * self.linear.gain + self.bias
+        return x
+
+
+def test_a_parameter_of_one_number_is_a_shape_like_the_others():
+    simulation = simulate(world_size=2, model=Scaled, batches=[(torch.ones(2, 8), torch.ones(2, 8))])
+    assert_explained(simulation)
+    assert {row["num_params"] for row in simulation.rows} == {8 * 8 + 8 + 2}
 
 
 def test_what_is_made_in_a_world_has_no_memory_but_for_single_numbers():

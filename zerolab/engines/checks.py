@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -224,11 +225,12 @@ def check_fits(
     """Raises ValueError for what another system cannot train: it would not name it, or would fail only later.
 
     It is said by `cannot`: some of "scalars", "integers" (and complex numbers), "strides", "containers" (among the
-    units that it wraps), "dtypes", "dtypes of a unit", and "ties" (between those units).
+    units that it wraps), "dtypes", "dtypes of a unit", "ties" (between those units), and "repeats" (of one of them).
     """
     if "ties" in cannot:
         _check_memory(model)
         _check_ties(stage, model, units)
+    _check_repeats(stage, model, units if "repeats" in cannot else ())
     if "dtypes of a unit" in cannot:
         _check_dtypes_of_units(stage, layouts)
     for name, parameter in model.named_parameters():
@@ -260,11 +262,24 @@ def _check_dtypes_of_units(stage: str, layouts: Sequence[FlatLayout]) -> None:
             )
 
 
+def _check_repeats(stage: str, model: nn.Module, units: Sequence[str]) -> None:
+    """Raises ValueError for a unit that is in several places: a wrapper takes its place in one of them alone."""
+    wrapped = {model.get_submodule(unit): unit for unit in units}
+    for name, module in model.named_modules(remove_duplicate=False):
+        if (unit := wrapped.get(module, name)) != name:
+            raise ValueError(
+                f"{stage} cannot wrap {unit!r}, which is {name!r}, too: keep it in the root by units=[], or train with "
+                "fsdp2 or a stage of ours"
+            )
+
+
 def _check_ties(stage: str, model: nn.Module, units: Sequence[str]) -> None:
     """Raises ValueError for a parameter of modules in several units, each of which would train one of its own."""
-    homes: dict[nn.Parameter, str] = {}
-    for name, module in model.named_modules():  # one that is in several places is still one
-        home = next((unit for unit in units if f"{name}.".startswith(f"{unit}.")), ROOT)
+    wrapped, homes = {model.get_submodule(unit): unit for unit in units}, dict[nn.Parameter, str]()
+    for name, module in model.named_modules(remove_duplicate=False):
+        # By identity, because a unit that is in several places is still one.
+        path = map(model.get_submodule, accumulate(name.split("."), "{}.{}".format))
+        home = next((wrapped[each] for each in path if each in wrapped), ROOT)
         for place, parameter in module.named_parameters(name, recurse=False):
             if (other := homes.setdefault(parameter, home)) != home:
                 raise ValueError(

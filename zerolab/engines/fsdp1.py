@@ -56,7 +56,7 @@ class FSDP1(Native):
     stage = "fsdp1"
     in_turn = True
     precisions = ("fp32", "bf16", "fp16")
-    cannot = ("scalars", "integers", "containers", "ties")
+    cannot = ("scalars", "integers", "containers", "ties", "repeats")
     instead: ClassVar = {
         "prefetch": "backward_prefetch=",
         "release_after_forward": 'sharding_strategy="SHARD_GRAD_OP"',

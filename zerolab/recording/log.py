@@ -146,9 +146,11 @@ class Log:
             known[device] = tally.peak
             # While memory only grows, the next event shows the same bytes.
             if tally.peak_total > tally.total and device in (self.device, HOST):
-                self._append_peak(device, tally.peak_time, step=self.step, phase=self.phase)
+                # Of the phase then: a loss is computed after the last module's forward, and backward may have begun.
+                phase = next((name for name, moment in tally.phases.items() if moment.live is tally.peak), "")
+                self._append_peak(device, tally.peak_time, step=self.step, phase=phase or self.phase)
 
-    def _append_peak(self, device: str, time: int, *, step: int, phase: Phase) -> None:
+    def _append_peak(self, device: str, time: int, *, step: int, phase: str) -> None:
         if self.current is None:
             return
         tally = self.ledger.tallies[device]

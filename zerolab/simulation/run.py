@@ -215,6 +215,13 @@ def _without_memory(module: Any) -> nn.Module:
             raise ValueError(
                 f"{name!r} has values already, and memory: build the whole module within the function that you pass"
             )
+    # A number from `torch.tensor` has a value here, and engines lay parameters into flats that have none.
+    numbers = [parameter for parameter in module.parameters() if parameter.device != META]
+    shapes = {each: nn.Parameter(torch.empty_like(each, device=META), each.requires_grad) for each in numbers}
+    for part in module.modules():
+        for name, parameter in [*part.named_parameters(recurse=False, remove_duplicate=False)]:
+            if parameter in shapes:
+                setattr(part, name, shapes[parameter])
     return module
 
 

@@ -25,6 +25,7 @@ MOST_KNOWN = 4096  # outcomes that are kept; a stage has two hundred
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch no memory
 _LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
+_MEANS = ("mse_loss", "smooth_l1_loss")  # torch allocates for all elements, and keeps a single number in that memory
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (torch names it so)
 _ATTENTION = {  # products like [length, size] x [size, length], and the query's place; backward repeats one
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
@@ -42,6 +43,7 @@ class Kind(NamedTuple):
     overwrites: bool
     is_fresh: bool  # its results are new tensors, whose shapes follow from the arguments'
     writes: bool  # it changes numbers of its first argument and nothing else, and returns that or nothing
+    is_mean: bool  # one of `_MEANS`, whose meta implementation allocates a single number
     at_once: bool  # many tensors in one kernel, as in an optimizer's foreach update
     flops: Any  # a formula, or None
     func: Any  # kept, so that no other operation gets its `id`
@@ -115,6 +117,9 @@ class Shapes(TorchDispatchMode):
                 raise RuntimeError(
                     f"{func} cannot be simulated: torch cannot execute it without values; train it on real ranks"
                 ) from error
+            if kind.is_mean and result.is_meta and not result.dim():
+                elements = torch.broadcast_shapes(args[0].shape, args[1].shape)
+                result = torch.empty(elements, dtype=result.dtype, device=META).resize_(())
             written = _bytes_of(result)
             flops = kind.flops(args, keywords, result) if kind.flops is not None else 0.0
             if key is not None and len(self._known) < MOST_KNOWN:
@@ -223,13 +228,14 @@ def _kind_of(func: Any) -> Kind:
     else:
         effect = "computes"
     is_fresh = bool(aliases) and all(alias is None for alias in aliases)
-    is_fresh = is_fresh and not needs and name not in ("_unsafe_view", "_local_scalar_dense")
+    is_fresh = is_fresh and not needs and name not in ("_unsafe_view", "_local_scalar_dense", *_MEANS)
     writes = all(alias is not None and alias.is_write for alias in aliases) and name.endswith("_")
     writes = writes and len(aliases) < 2 and not needs and torch.Tag.inplace_view not in tags
     device_at = next((place for place, argument in enumerate(schema.arguments) if argument.name == "device"), -1)
     flops = _flops_of(func, schema.name)
     at_once, overwrites = name.startswith("_foreach"), name in _OVERWRITES
-    return Kind(effect, device_at, needs, name in _LOOK_UPS, overwrites, is_fresh, writes, at_once, flops, func)
+    looks_up, is_mean = name in _LOOK_UPS, name in _MEANS
+    return Kind(effect, device_at, needs, looks_up, overwrites, is_fresh, writes, is_mean, at_once, flops, func)
 
 
 def _flops_of(func: Any, name: str) -> Any:
