@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 import torch
-from test_any_step import assert_as_three_plain_steps, my_rows, on_every_stage, sentence_of, step
+from test_any_step import assert_all_close, assert_as_three_plain_steps, my_rows, on_every_stage, sentence_of, step
 from torch import nn
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 from torch.utils.flop_counter import FlopCounterMode
-from zoo import STAGES, WIDTH, Block, Stack, batch, distance, loss_of
+from zoo import STAGES, WIDTH, Block, Stack, batch, distance, loss_of, make
 
 from zerolab.engines import ENGINES
 
@@ -174,6 +174,50 @@ def test_torch_func_works_while_all_parameters_are_whole(clusters):
         for _, gradients in ends.values():
             for found, expected in zip(gradients, ends["ddp"][1], strict=True):
                 torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_the_graph_of_a_gradient_needs_its_units_until_its_backward_whatever_runs_before(clusters, own):
+    def penalised(model, rows):
+        rows = rows.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)
+        return slope.square().sum(-1).mean()
+
+    def training(engine, _rank):
+        for number in range(3):
+            losses = [penalised(engine.model, my_rows(number + part)) / 2 for part in range(2)]
+            with torch.no_grad():
+                engine.model(my_rows(9))
+            with engine.accumulate():
+                losses[number % 2].backward() if own else engine.backward(losses[number % 2])
+            losses[1 - number % 2].backward() if own else engine.backward(losses[1 - number % 2])
+            whole = [flat.layout.name for flat in engine.flats if flat.whole.untyped_storage().size()]
+            assert whole == [] or engine.stage != "zero3"
+            engine.step()
+        return engine.state_dict()
+
+    model = make("plain")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for number in range(3):
+        (sum(penalised(model, batch(number + part)) for part in range(2)) / 2).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert_all_close(clusters(2).run(on_every_stage, training), model.state_dict())
+
+
+def test_a_forward_that_raised_leaves_no_unit_running_for_a_step_by_parts(clusters):
+    def by_parts(engine, _rank):
+        for number in range(3):
+            x = engine.model.entry(my_rows(number))
+            for block in engine.model.blocks:
+                x = block(x)
+            engine.backward(loss_of(engine.model.head(x)))
+            with pytest.raises(TypeError):
+                engine.model(None)
+            engine.step()
+        return engine.state_dict()
+
+    assert_as_three_plain_steps(clusters(2).run(on_every_stage, by_parts))
 
 
 class Biased(Block):

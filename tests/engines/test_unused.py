@@ -163,6 +163,39 @@ def test_in_bf16_the_masters_of_unused_parameters_stay_and_steps_are_counted_by_
             assert (steps["entry.weight"], steps["blocks.1.inner.bias"], steps["blocks.0.extra"]) == (4, 2, 3)
 
 
+class Half(nn.Module):
+    """Never uses the second half of its parameters: all that the second of two ranks owns."""
+
+    def __init__(self):
+        super().__init__()
+        self.used, self.never = nn.Parameter(torch.ones(8)), nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return x * self.used
+
+
+@pytest.mark.parametrize("options", [{}, {"offload": True}])
+def test_a_scaled_norm_has_one_precision_on_all_ranks_also_where_one_owns_nothing_that_was_used(clusters, options):
+    def norms():
+        found = {}
+        for stage in STAGES:
+            engine = ENGINES[stage](
+                Half(), torch.optim.SGD, precision="fp16", reduce_dtype=torch.float64, lr=0.1, **options
+            )
+            engine.backward(engine.scaler.scale(engine.model(torch.ones(2, 8)).float().mean()))
+            engine.scaler.unscale_(engine.optimizer)
+            found[stage] = engine.clip_grad_norm_(1.0)
+            engine.scaler.step(engine.optimizer)
+            engine.scaler.update()
+            assert torch.equal(engine.state_dict()["never"], torch.ones(8))
+        return found
+
+    expected = torch.tensor(8**0.5 / 8)
+    for found in clusters(2).run(norms):
+        for norm in found.values():
+            torch.testing.assert_close(norm, expected)
+
+
 def save_and_go_on(stage, path, steps, save):
     import torch.distributed as dist
 

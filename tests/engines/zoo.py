@@ -305,6 +305,33 @@ class Bypassed(Stack):
         return self.head(x)
 
 
+class Direct(nn.Module):
+    """Reads its child's weights without calling it."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x):
+        return torch.tanh(nn.functional.linear(x, self.inner.weight, self.inner.bias))
+
+
+class InParts(Stack):
+    """Units without a forward of their own, of a layer and of a module that reads its child's weights."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.ModuleDict({"a": nn.Linear(WIDTH, WIDTH), "act": nn.ReLU(), "b": Direct()}) for _ in range(2)
+        )
+
+    def forward(self, x):
+        x = self.entry(x)
+        for block in self.blocks:
+            x = block["b"](block["act"](block["a"](x)))
+        return self.head(self.blocks[0]["b"](x))
+
+
 class Detached(nn.Module):
     """Uses its weight a second time without a gradient: autograd needs it after its own gradient is there."""
 
@@ -480,6 +507,7 @@ MODELS = {
     "units and a model that return containers": Containers,
     "losses kept aside": SideLosses,
     "units that are never called themselves": Bypassed,
+    "parts of units that read their children's weights": InParts,
     "a weight used a second time without gradient": lambda: Stack(3, Detached),
     "attention and recurrent layers": Attention,
     "parametrized weights": parametrized,

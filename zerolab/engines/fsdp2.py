@@ -21,6 +21,10 @@ from zerolab.engines.optimizer_state import Owned, Piece, local
 class FSDP2(Native):
     """Parameters, gradients and optimizer state sharded by rows; a unit is whole while it is used.
 
+    In a step all ranks must have gradients of the same parameters of a unit. FSDP2 lays end to end what a rank has, and
+    adds it to what the others have. Where that is of other parameters, they are trained with each other's gradients,
+    and nobody says so; where it is of another size, a rank crashes or hangs.
+
     Args:
         reshard_after_forward: release a unit after its forward; a number keeps it sharded over so many ranks instead.
             None releases every unit but the root.

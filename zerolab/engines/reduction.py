@@ -92,7 +92,7 @@ class Reduction:
         self.backward = NONE  # the number of the one that is under way, or has failed and nobody has noticed
         self._of_others = NONE  # the number of one that brings no gradients for us
         self._exchanges = True  # False: this backward only adds gradients up
-        self._is_last = True  # False: another one will add to what it brings
+        self.is_last = True  # False: another one will add to what it brings
         self._waiting: list[Flat] = []  # in the order in which every rank reduces them
         self._in_flight: _InFlight | None = None
         self._hooks: list[tuple[Any, RemovableHandle]] = []  # ours, among a parameter's others
@@ -120,12 +120,12 @@ class Reduction:
 
         If it is the last one, an update comes after it, and no other backward.
         """
+        self.is_last, self._exchanges = is_last, is_last or self._engine.reduces_every_backward
         self._units.begin_backward(reached, loss)
         for flat in self._flats:
             flat.take_back()
             flat.awaited = {slot for slot, parameter in flat.members() if id(parameter) in reached}
         self._come_last()
-        self._is_last, self._exchanges = is_last, is_last or self._engine.reduces_every_backward
         # Autograd would add up micro-batches in its own dtype: where that is too narrow, they are laid out each time.
         self._waiting = [flat for flat in reversed(self._flats) if self._exchanges or flat.widens_gradients]
         self.backward = ANNOUNCED
@@ -215,7 +215,7 @@ class Reduction:
             exchange.wait()
             flat.usage.learn(gradient)  # before `keep` divides it: a sum of -0.0 says that no rank had a gradient
             self._rules[flat].keep(flat, gradient)
-            if self._is_last and flat.has_update and flat.mean is not None:
+            if self.is_last and flat.has_update and flat.mean is not None:
                 flat.way.send(flat.mean, flat.owned)
 
     # It ends.

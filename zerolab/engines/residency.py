@@ -8,6 +8,7 @@ say, runs in parts: it is released when another unit is used.
 
 import weakref
 from collections import Counter, defaultdict
+from collections.abc import Iterator
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,8 @@ class Residency(Units):
         self._due: defaultdict[str, dict[object, int]] = defaultdict(dict)
         self._on_leaves: list[RemovableHandle] = []  # of hooks on tensors that outlive a step
         self._between_parts: set[str] = set()  # whole, because the next part of it may come
+        # Whole, because `autograd.grad(create_graph=True)` ran through it: no hook says when a backward of that does.
+        self._in_double_graphs: set[str] = set()
 
     def watch(self, reduction: Reduction) -> None:
         """Hears of forwards and backwards, which the reduction does not hear of."""
@@ -116,6 +119,7 @@ class Residency(Units):
         A loop that calls `loss.backward()` itself does not tell us its loss. Then units that still owe gradients in
         other graphs are reduced at the end.
         """
+        self._forget_double_graphs()
         self._backward_order.begin()
         units = dict.fromkeys(unit for number, unit in self._unit_of.items() if number in reached)
         used = [*self._forward_order.now, "backward:", *units]
@@ -143,11 +147,18 @@ class Residency(Units):
         """Leaves nothing whole: a unit whose inputs need no gradient is never told that it is done."""
         self._behind = None
         self._after_half.clear()
+        self._forget_double_graphs()
         for unit in self._flats_of:
             self._release(unit)
 
+    def _forget_double_graphs(self) -> None:
+        if self._reduction.is_last:  # else they may be for another micro-batch's backward
+            self._in_double_graphs.clear()
+
     def _release(self, unit: str) -> None:
-        for flat in self._flats_of[unit] if not self._stage.keeps_whole else ():
+        if unit in self._in_double_graphs or self._stage.keeps_whole:
+            return
+        for flat in self._flats_of[unit]:
             self._stage.release(flat)
 
     def forget_everything(self) -> None:
@@ -158,6 +169,7 @@ class Residency(Units):
                 self._stage.release(flat)
                 self._stage.gather(flat)
         self._forward_order.begin()  # a model that is used by its methods alone never says so
+        self._running.clear()  # a forward that raised left it as it was
         self._due.clear()
         for handle in self._on_leaves:
             handle.remove()
@@ -176,12 +188,16 @@ class Residency(Units):
         return self._stage.model.get_submodule("" if unit == ROOT else unit)
 
     def _users(self) -> dict[nn.Module, dict[str, None]]:
-        """The units that each module needs: a unit's own module, and every module with parameters of its own.
+        """The units that each module needs: a unit's own module or its parts, and every module with its own parameters.
 
         In dictionaries, which keep the order: all ranks must gather alike.
         """
-        # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
         users = {self._module_of(unit): {unit: None} for unit in self._flats_of}
+        for unit in self._in_parts:
+            for part in _parts(self._module_of(unit)):
+                if any(self._unit_of.get(id(parameter)) == unit for parameter in part.parameters()):
+                    users.setdefault(part, {})[unit] = None  # it may use a weight of its children without calling them
+        # Tied weights: the module that uses a parameter need not be the one whose unit it lies in.
         for module in self._stage.model.modules():
             for parameter in module.parameters(recurse=False):
                 if id(parameter) in self._unit_of:
@@ -255,6 +271,8 @@ class Residency(Units):
     def _before_backward(self, unit: str, output_gradient: torch.Tensor) -> None:
         if self._reduction.backward != running_backward():
             self._reduction.notice()
+        if torch.is_grad_enabled():
+            self._in_double_graphs.add(unit)
         # A unit of several outputs hears of several gradients; only the first has to gather.
         if not all(flat.presence is Presence.WHOLE for flat in self._flats_of[unit]):
             self._gather(unit)
@@ -266,6 +284,12 @@ class Residency(Units):
         self._due[unit].pop(owed, None)
         self.release_if_done(unit)
         self._reduction.start_ready()
+
+
+def _parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The outermost modules that can be called in one that cannot."""
+    for child in module.children():
+        yield from [child] if has_forward(child) else _parts(child)
 
 
 def _within(values: list[Any], flats: list[Flat]) -> bool:

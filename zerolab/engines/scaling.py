@@ -105,7 +105,7 @@ class Scaling:
         self._is_unscaled = True
         unscaled = []
         for flat in flats:
-            if flat.mean is not None and flat.has_update:
+            if flat.mean is not None:  # what is not updated, too: a norm is of numbers in one precision and place
                 flat.unscaled = gradient = flat.way.end(flat.mean, flat.owned)
                 unscaled.append(torch.view_as_real(gradient) if gradient.is_complex() else gradient)
         _UNSCALE(unscaled, found_inf, inverse)
