@@ -28,7 +28,7 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
     if not loss.requires_grad:
         raise RuntimeError("the loss needs no gradient: compute it outside no_grad, from what engine.model returns")
     found = set()
-    for node in _nodes_behind(loss):
+    for node in nodes_behind(loss):
         # By name: torch does not export the classes of its nodes.
         kind = type(node).__name__
         if kind == "AccumulateGrad":
@@ -40,7 +40,7 @@ def parameters_behind(loss: torch.Tensor) -> set[int]:
 
 def numbers_behind(loss: torch.Tensor) -> set[int]:
     """The numbers (see `number_of`) of all operations that `loss.backward()` runs backwards."""
-    return {node._sequence_nr() for node in _nodes_behind(loss)}  # noqa: SLF001  (it has no other name)
+    return {node._sequence_nr() for node in nodes_behind(loss)}  # noqa: SLF001  (it has no other name)
 
 
 def number_of(tensor: torch.Tensor) -> int:
@@ -48,9 +48,10 @@ def number_of(tensor: torch.Tensor) -> int:
     return -1 if tensor.grad_fn is None else tensor.grad_fn._sequence_nr()  # noqa: SLF001
 
 
-def _nodes_behind(loss: torch.Tensor) -> Iterator[Any]:
+def nodes_behind(tensor: torch.Tensor) -> Iterator[Any]:
+    """The nodes of the graph by which a tensor that needs a gradient was computed."""
     # A list and not a recursion: the graph of a deep model is deeper than Python's stack.
-    seen, waiting = set(), [torch.autograd.graph.get_gradient_edge(loss).node]
+    seen, waiting = set(), [torch.autograd.graph.get_gradient_edge(tensor).node]
     while waiting:
         node: Any = waiting.pop()
         if node is None or node in seen:

@@ -17,7 +17,7 @@ from zerolab import catalog, theory
 from zerolab.catalog import Gpu
 from zerolab.engines.engine import LossFunction
 from zerolab.names import check_count, check_known, check_type, stage_names
-from zerolab.simulation import own
+from zerolab.simulation import losses, own
 from zerolab.simulation.checkpointing import Checkpointing
 from zerolab.simulation.costs import Hardware, check_alone
 from zerolab.simulation.found import Fit
@@ -91,7 +91,7 @@ def fit(
     hardware, options = _hardware(hardware, gpu=gpu, network=network, gpus_per_node=gpus_per_node), options or {}
     cases = _cases(_stages(stages, options, world_size, hardware), precision, checkpointing, hardware.gpu)
     asked, room = own.own(model, inputs, targets), usable(hardware.gpu.memory_bytes if memory is None else memory)
-    loss_fn = loss_fn or partial(own.loss, of_tokens=asked.length(length) > 0)
+    loss_fn = loss_fn or partial(losses.loss, of_tokens=asked.length(length) > 0)
     counted = micro_batches, options, _sync(sync_each_batch)
     question = _with_shapes(Question(asked, [], world_size, rows, length, hardware, room, loss_fn, *counted), units)
     return Fit(question, *_answers(question, cases, progress, all_stages=stages is None))

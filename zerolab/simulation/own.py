@@ -9,7 +9,7 @@ import importlib.util
 import inspect
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -18,10 +18,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn import functional
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from zerolab import models
 from zerolab.engines.partition import find_units
 from zerolab.names import check_count, check_known, check_type, unknown
 from zerolab.recording import patches
@@ -286,31 +284,6 @@ def resized(values: Any, rows: int | None, length: int | None) -> Any:
         return torch.empty(size, dtype=tensor.dtype, device=META)
 
     return tree_map_only(torch.Tensor, shape, values)
-
-
-def loss(outputs: Any, targets: Any, *, of_tokens: bool = True) -> torch.Tensor:
-    """The loss if none is given: the model's own; that of the lessons; or one of the output's size.
-
-    A Hugging Face model that is given labels returns its own. Without targets, logits of tokens are compared with one
-    token each, and anything else with zeros: all that matters here is what backward needs.
-    """
-    own_loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if own_loss is not None:
-        found: torch.Tensor = own_loss
-        return found
-    logits: Any = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", outputs)
-    if isinstance(logits, (tuple, list)):
-        logits = logits[0]
-    if targets is not None:
-        return models.loss(logits, targets)
-    if not isinstance(logits, torch.Tensor):
-        raise TypeError(f"the model returned a {type(outputs).__name__}: pass loss_fn=, as your loop computes the loss")
-    if logits.dim() == 0:
-        return logits
-    if of_tokens and logits.dim() == 3:  # rows, tokens, vocabulary
-        tokens = torch.zeros_like(logits[..., 0], dtype=torch.int64)
-        return functional.cross_entropy(logits.flatten(0, -2), tokens.flatten())
-    return functional.mse_loss(logits, torch.zeros_like(logits))
 
 
 def in_words(values: Any) -> str:
