@@ -1,6 +1,7 @@
 """Rows are compared however a batch is given and however many there are; of rows that nobody saw nothing is said."""
 
 import json
+from functools import partial
 
 import pytest
 import small
@@ -216,6 +217,19 @@ def test_an_autocast_that_begins_within_the_model_is_its_precision(tmp_path):
         small.train(tmp_path / str(casts), model, lambda model, step: model(small.data(step)).square().mean())
     assert Run(tmp_path / "True").epsilon == 2**-7
     assert compare(tmp_path / "False", tmp_path / "True").parting is None
+
+
+def test_the_autocast_of_a_forward_that_no_backward_follows_excuses_no_difference(tmp_path):
+    def loss(model, step, factor):
+        with torch.autocast("cpu", torch.bfloat16):
+            model(small.data(step))  # an evaluation whose author forgot no_grad
+        return factor * model(small.data(step)).square().mean()
+
+    for name, factor in (("good", 1.0), ("bad", 1.01)):
+        small.train(tmp_path / name, small.seeded(Casting), partial(loss, factor=factor))
+    found = compare(tmp_path / "good", tmp_path / "bad")
+    assert found.parting is not None
+    assert found.parting.phase == "loss"
 
 
 def test_a_gradient_that_ranks_have_yet_to_add_up_is_not_compared_and_a_note_says_so(tmp_path):

@@ -107,6 +107,21 @@ def test_what_an_all_to_all_of_unequal_pieces_sends_is_counted_by_its_pieces(tmp
     assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
 
 
+def test_pieces_for_more_than_30_ranks_are_those_of_the_backend_or_are_not_known(tmp_path):
+    """Of such a list torch writes nothing with the operator, where pieces that are equal are an empty list."""
+    split = ["", "", "", "", ""]
+    asked = {"Input type": ["float", "float", *split[2:]], "Input Dims": [[140, 2], [140, 2], [], [], []]}
+    bars = [made.bar("c10d::alltoall_base_", made.START + 10 * place, 5, **asked) for place in range(3)]
+    for place in range(3):
+        bars[place]["args"]["Concrete Inputs"] = split if place < 2 else ["", "", "", "[]", "[]"]
+    said = made.said("all_to_allv", 280, 280, dtype="Float", ranks=range(40))
+    bars += [made.bar("record_param_comms", made.START + 11, 3, **said, **{"In split size": str([1] * 39 + [101])})]
+    group = {"pg_config": [{"pg_name": "0", "ranks": [*range(40)]}], "rank": 0, "world_size": 40, "backend": "gloo"}
+    recording = Recording.open(made.write(tmp_path / "t.json", made.trace(bars, distributedInfo=group)))
+    expected = [(0, 0), (280, 139 * 2 * 4), (280, 39 * 7 * 4)]
+    assert [(event.numel, event.logical_bytes) for event in collectives(recording)] == expected
+
+
 def ddp_bars(micro_batches):
     """A step of DDP over gloo whose gradients add up; a checkpoint runs the model a second time in each backward."""
     for place in range(micro_batches):

@@ -172,6 +172,8 @@ def test_a_loop_whose_parameters_no_module_showed_has_no_form_to_stand_beside(cl
     assert recording.state["parameters"] == 4 * 20
     with pytest.raises(ValueError, match="no module was called with its own parameters, so that Ψ is not known"):
         recording.explain()
+    assert "no module was called with its own parameters" in str(recording.memory())
+    assert "explain()" not in str(recording.memory())
 
 
 def test_every_place_counts_the_same_collectives(cluster, recordings, require):

@@ -325,10 +325,17 @@ def halved(_, bucket):
     return dist.all_reduce(small, async_op=True).get_future().then(lambda _: bucket.buffer())
 
 
-def test_the_bucket_of_a_hook_that_sends_another_tensor_is_communication_and_counts_when_older(cluster, tmp_path):
+def copied(_, bucket):
+    """Asks for the gradients alone, which are views of the bucket."""
+    small = torch.cat([gradient.reshape(-1).to(torch.int8) for gradient in bucket.gradients()])
+    return dist.all_reduce(small, async_op=True).get_future().then(lambda _: bucket.buffer())
+
+
+@pytest.mark.parametrize("hook", [halved, copied])
+def test_the_bucket_of_a_hook_that_sends_another_tensor_is_communication_and_counts_when_older(cluster, tmp_path, hook):
     peaks = []
     for first in (1, 5):
-        cluster.run(train_within, tmp_path / "run.json", first, halved)
+        cluster.run(train_within, tmp_path / "run.json", first, hook)
         peaks.append(Recording.load(tmp_path / "run.json").peak)
     assert peaks[0] == peaks[1]
     assert peaks[0]["communication"] == 288 + 72

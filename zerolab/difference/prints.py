@@ -153,7 +153,13 @@ def rows_of(tensors: list[torch.Tensor]) -> list[int]:
 
 
 def of_batch(
-    step: dict[str, Any], model: nn.Module, batch: Any, sees: Callable[[torch.Tensor], bool], *, dropout: bool
+    step: dict[str, Any],
+    model: nn.Module,
+    batch: Any,
+    sees: Callable[[torch.Tensor], bool],
+    casts: list[str],
+    *,
+    dropout: bool,
 ) -> Callable[[torch.Tensor | None], None]:
     """Returns what adds it to the step when first called, as by hooks of the outputs: without a backward it is none.
 
@@ -162,6 +168,7 @@ def of_batch(
         model: what gets the batch.
         batch: its arguments.
         sees: whether a tensor of the batch can be read.
+        casts: what autocast casts to in this forward, which adds to it while it runs.
         dropout: whether what the model computes depends on the random generator.
     """
     name, waiting = type(model).__name__, [True]
@@ -182,18 +189,25 @@ def of_batch(
         rows["sum"] = (rows["sum"] + sum(hashes)) % (1 << 64)
         rows["hashes"] += hashes[: MOST_ROWS - len(rows["hashes"])]
         step["random"] += states
+        step["compute"] += casts
 
     return seen
 
 
-def note_precision(step: dict[str, Any] | None, outputs: Iterable[Any] = ()) -> None:
-    """Adds in what a step's forward computes: what autocast casts to, if it is on here, and the dtypes of outputs."""
-    if step is None:
-        return
-    kinds = {leaf.dtype for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()}
-    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled():
-        kinds.add(torch.get_autocast_dtype("cpu" if torch.is_autocast_enabled("cpu") else "cuda"))
-    step["compute"] += sorted({str(kind).removeprefix("torch.") for kind in kinds}.difference(step["compute"]))
+def note_casts(compute: list[str]) -> None:
+    """Adds what autocast casts to, if it is on here."""
+    on_cpu = torch.is_autocast_enabled("cpu")
+    if on_cpu or torch.is_autocast_enabled():
+        _note(compute, {torch.get_autocast_dtype("cpu" if on_cpu else "cuda")})
+
+
+def note_outputs(compute: list[str], outputs: Iterable[Any]) -> None:
+    """Adds the dtypes of a forward's outputs."""
+    _note(compute, {leaf.dtype for leaf in outputs if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()})
+
+
+def _note(compute: list[str], kinds: set[torch.dtype]) -> None:
+    compute += sorted({str(kind).removeprefix("torch.") for kind in kinds}.difference(compute))
 
 
 def hear(outputs: list[Any], seen: Callable[[torch.Tensor], None]) -> bool:

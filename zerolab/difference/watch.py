@@ -69,7 +69,7 @@ class Fingerprints:
         self._updated = self._over = False
         self._updating: list[Any] = []  # the optimizers that are at it: one may call others
         self._scale, self._sources, self._member = 1.0, Sources(), Membership()
-        self._reasons: set[str] = set()
+        self._reasons, self._casts = set[str](), list[str]()  # the second: to what autocast casts in this forward
         self._stack, self._outermost = ExitStack(), ExitStack()
 
     def __enter__(self) -> Self:
@@ -167,10 +167,10 @@ class Fingerprints:
                 return
             self._begin(module)
             if self._now is not None:
-                sees, dropout = partial(self._sees, what=fingerprint.BATCH), "dropout" in self._reasons
+                sees, dropout, self._casts = partial(self._sees, what=fingerprint.BATCH), "dropout" in self._reasons, []
                 # Of what is wrapped: Lightning leaves its DDP in evaluation mode.
-                self._seen = prints.of_batch(self._now, unwrapped(module), batch, sees, dropout=dropout)
-        prints.note_precision(self._now)  # in each module: autocast may begin within the outermost
+                self._seen = prints.of_batch(self._now, unwrapped(module), batch, sees, self._casts, dropout=dropout)
+        prints.note_casts(self._casts)  # in each module: autocast may begin within the outermost
         model, prefix = self._models.get(id(self._running[0]), (None, ""))
         if self._now is not None and model is not None and unwrapped(model) is module:  # DDP has sent them by now
             for whole, buffer in places.buffers_of(module, prefix):
@@ -228,7 +228,7 @@ class Fingerprints:
             pass
         if self._now is not None and not self._running and torch.is_grad_enabled():
             given = tree_leaves(outputs)
-            prints.note_precision(self._now, given)
+            prints.note_outputs(self._now["compute"], given)
             if self._seen is not None:
                 self._learn(module)  # unless it had shapes before
                 if not prints.hear(given, self._seen) and unwrapped(module).training:

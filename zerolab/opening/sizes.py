@@ -131,7 +131,10 @@ def _pieces(asked: Args, comms: Sequence[Args]) -> list[int] | None:
     dims, kinds, written = (_listed(asked, name) for name in ("Input Dims", "Input type", "Concrete Inputs"))
     if len(kinds) > 1 and kinds[1] == "TensorList":
         return [count for shape in _listed(dims, 1) if (count := elements([shape])) is not None]
-    if len(written) > 4:  # out, in, group, and into how many rows each of the two is split
+    # Out, in, group, and into how many rows each of the two is split: torch leaves out lists of more than 30 numbers.
+    if len(written) > 4 and (written[4] or not comms):
+        if not written[4]:  # an empty list is written
+            return []
         said, whole = written[4], elements(dims[1:2])
     else:
         said, whole = (comms[0].get(name) if comms else None for name in ("In split size", "In msg nelems"))

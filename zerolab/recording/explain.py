@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerolab import theory
 from zerolab.recording.events import RankRecording, UnitInfo
+from zerolab.recording.memory import NO_SIZE
 from zerolab.tables import Table
 
 if TYPE_CHECKING:
@@ -90,10 +91,7 @@ def _beside_nearest(recording: "Recording", chosen: RankRecording, stage: str | 
     if stage is not None and stage not in theory.STAGES:
         raise ValueError(f"unknown stage {stage!r}: choose one of {', '.join(theory.STAGES)}")
     if not recording.units:
-        raise ValueError(
-            "no module was called with its own parameters, so that Ψ is not known and no form stands beside what was "
-            "measured: memory() has that"
-        )
+        raise ValueError(f"{NO_SIZE}, and no form stands beside what was measured: memory() has that")
     state, counters, masters = chosen.state, chosen.info.step_counters, chosen.info.masters
     measured = {**state, "optimizer_state": state["optimizer_state"] - counters - masters}
     rows, divided = [], set()

@@ -13,6 +13,7 @@ HOST = "main memory"
 BOTH = "both"
 ON_CARD = "on the card"
 _TENSORS = "tensors"
+NO_SIZE = "no module was called with its own parameters, so that Ψ is not known"
 Columns = Mapping[str, Mapping[str, int] | None]
 
 
@@ -68,6 +69,8 @@ def _why_empty(recording: "Recording", chosen: RankRecording) -> str:
     except ValueError as reason:
         return f"\n{reason}"
     info = recording.info
+    if not recording.units and info.stage is None:
+        return f"\nno formula: {NO_SIZE}"
     if info.formula is None and info.stage is None:
         return "\nno formula: nothing says which stage this loop is; explain() sets it beside the nearest one"
     if info.formula is None:

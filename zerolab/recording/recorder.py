@@ -103,7 +103,8 @@ class Recorder:
                 if not self._simulated or self._member.backend == dist.Backend.FAKE:
                     stack.enter_context(replace([torch, torch.random], "get_rng_state", self._get_rng_state))
                 # Nor does it see a bucket of DDP's in whose place a communication hook sends another tensor.
-                stack.enter_context(replace(dist.GradBucket, "buffer", self._buffer_of))
+                for name in ("buffer", "gradients"):
+                    stack.enter_context(replace(dist.GradBucket, name, self._from_bucket))
                 watch = Watch(self._log, self._exchanges.communicate, above=self._simulated)
                 stack.enter_context(replace(torch, "set_autocast_enabled", watch.note_autocast))
                 stack.enter_context(watch)
@@ -174,7 +175,7 @@ class Recorder:
         kinds = [] if self._log.times_only else [torch.Tensor, torch.nn.Parameter]
         nbytes = sum(map(self.ledger.note_existing, _all_of(kinds)))
         if nbytes:
-            text = f"{nbytes} bytes existed before; what models that run, and their optimizers, hold of them counts"
+            text = f"{nbytes} bytes existed before; what models, optimizers and collectives use of them counts"
             self._log.add("note", "before recording", text=text, source=None)
         for engine in list(holders):
             self.passes.made(engine)
@@ -189,11 +190,12 @@ class Recorder:
             self.ownership.released(unit)
         return result
 
-    def _buffer_of(self, original: Any, bucket: Any) -> Any:
-        buffer = original(bucket)
+    def _from_bucket(self, original: Any, bucket: Any) -> Any:
+        found = original(bucket)
         if self.ledger.is_mine():  # gloo's threads go on with the hook
-            self.ledger.travels(buffer)
-        return buffer
+            for tensor in [found] if isinstance(found, torch.Tensor) else found:
+                self.ledger.travels(tensor)
+        return found
 
     def _get_rng_state(self, original: Any) -> Any:
         state = original()
