@@ -423,6 +423,34 @@ def test_a_block_that_is_in_several_places_is_trained_as_one(clusters, stage, un
         assert torch.equal(state["0.1.weight"], state["1.1.weight"])
 
 
+class SecondName(nn.Module):
+    """Hugging Face's models have such names: the blocks can be had from the model itself, too."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(*(nn.Linear(4, 4) for _ in range(2)))
+        self.blocks = self.body
+
+    def forward(self, x):
+        return self.body(x)
+
+
+def test_a_list_of_blocks_with_a_second_name_is_one_place(clusters):
+    def train():
+        engine = ENGINES["fsdp1"](SecondName(), torch.optim.SGD, units=["body.0", "body.1"], lr=0.1)
+        start = engine.state_dict()
+        engine.training_step(torch.ones(2, 4), torch.zeros(2, 4), nn.functional.mse_loss)
+        return start, engine.state_dict()
+
+    for start, end in clusters(2).run(train):
+        alone = SecondName()
+        alone.load_state_dict(start)
+        optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+        nn.functional.mse_loss(alone(torch.ones(2, 4)), torch.zeros(2, 4)).backward()
+        optimizer.step()
+        assert distance(end, alone.state_dict()) <= 1e-6
+
+
 @pytest.mark.parametrize("stage", ["fsdp1", "fsdp2"])
 def test_a_parameter_that_is_a_row_of_another_is_refused(clusters, stage):
     with pytest.raises(RankError, match=r"'row' and '0.weight' share memory but are two parameters: tie them as one"):

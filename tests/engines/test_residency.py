@@ -176,12 +176,12 @@ def test_torch_func_works_while_all_parameters_are_whole(clusters):
                 torch.testing.assert_close(found, expected)
 
 
-@pytest.mark.parametrize("own", [False, True])
-def test_the_graph_of_a_gradient_needs_its_units_until_its_backward_whatever_runs_before(clusters, own):
+@pytest.mark.parametrize(("name", "own"), [("plain", True), ("plain", False), ("whole frozen blocks", True)])
+def test_the_graph_of_a_gradient_needs_its_units_until_its_backward_whatever_runs_before(clusters, name, own):
     def penalised(model, rows):
-        rows = rows.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(model(rows).sum(), rows, create_graph=True)
-        return slope.square().sum(-1).mean()
+        several = [(rows + shift).requires_grad_() for shift in range(2)]
+        slopes = [torch.autograd.grad(model(rows).sum(), rows, create_graph=True)[0] for rows in several]
+        return sum(slope.square().sum(-1).mean() for slope in slopes) / 2
 
     def training(engine, _rank):
         for number in range(3):
@@ -196,22 +196,29 @@ def test_the_graph_of_a_gradient_needs_its_units_until_its_backward_whatever_run
             engine.step()
         return engine.state_dict()
 
-    model = make("plain")
+    model = make(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for number in range(3):
         (sum(penalised(model, batch(number + part)) for part in range(2)) / 2).backward()
         optimizer.step()
         optimizer.zero_grad()
-    assert_all_close(clusters(2).run(on_every_stage, training), model.state_dict())
+    assert_all_close(clusters(2).run(on_every_stage, training, model=partial(make, name)), model.state_dict())
 
 
 def test_a_forward_that_raised_leaves_no_unit_running_for_a_step_by_parts(clusters):
+    def loss_by_parts(model, number):
+        x = model.entry(my_rows(number))
+        for block in model.blocks:
+            x = block(x)
+        return loss_of(model.head(x)) / 2
+
     def by_parts(engine, _rank):
         for number in range(3):
-            x = engine.model.entry(my_rows(number))
-            for block in engine.model.blocks:
-                x = block(x)
-            engine.backward(loss_of(engine.model.head(x)))
+            with pytest.raises(TypeError):
+                engine.model.blocks[0](None)
+            with engine.accumulate():
+                engine.backward(loss_by_parts(engine.model, number))
+            engine.backward(loss_by_parts(engine.model, number))
             with pytest.raises(TypeError):
                 engine.model(None)
             engine.step()

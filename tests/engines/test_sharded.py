@@ -233,11 +233,14 @@ def test_fsdp2s_opens_in_ours(clusters, tmp_path):
         assert_equal(found, expected)
 
 
-def test_fsdp2s_opens_in_ours_if_its_optimizer_was_given_frozen_parameters_too(clusters, tmp_path):
+@pytest.mark.parametrize("grouped", [False, True])
+def test_fsdp2s_opens_in_ours_if_its_optimizer_was_given_frozen_parameters_too(clusters, tmp_path, grouped):
     def there_and_back(path):
         import torch.distributed.checkpoint as dcp
 
         model, optimizer = fully_sharded(frozen=True)
+        if grouped:  # the frozen ones are a group of their own
+            optimizer = torch.optim.AdamW([{"params": part.parameters()} for part in (model[0], model[2])], lr=0.01)
         mse(model(pairs_of(0)[0]), pairs_of(0)[1]).backward()
         optimizer.step()
         state = state_of(model, optimizer)

@@ -56,7 +56,8 @@ def test_the_button_that_checks_keeps_the_focus_and_the_keys_of_the_text_are_rea
     check.focus()
     check.press("Enter")
     form.locator(".zl-verdict").wait_for()
-    form.wait_for_timeout(50)  # Chromium takes the focus from what is disabled with the next frame
+    # Chromium takes the focus from what is disabled with the next frame.
+    form.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))")
     assert form.evaluate("document.activeElement.textContent") == "Check"
     keys = form.get_by_role("textbox").get_attribute("aria-describedby")
     assert "Escape, then Tab, leaves the text" in form.locator(f"[id='{keys}']").inner_text()

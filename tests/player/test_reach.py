@@ -47,6 +47,20 @@ def test_however_little_room_there_is_some_of_the_picture_is_seen_in_the_walk_to
     assert tab.evaluate("document.documentElement.scrollWidth") == size[0]
 
 
+@pytest.mark.parametrize("size", [(320, 640), (390, 844), (600, 500)])
+def test_in_a_narrow_notebook_nothing_of_the_player_lies_over_the_next_cell(tabs, recording, size):
+    tab = tabs.take(*size)
+    notebook(tab, recording)
+    tab.evaluate("window.open_view()")
+    for shown in ("setView('all')", "setView('story')", "walk.show(2, false)"):
+        tab.evaluate(f"{PLAYER}.{shown}")
+        tab.evaluate(DRAWN)
+        assert tab.locator(".zl-body").evaluate("(body) => body.clientHeight") >= LEAST_PICTURE
+        ends = [tab.locator(f".zl-player{part}").bounding_box() for part in (" .zl-transport", "")]
+        assert ends[0]["y"] + ends[0]["height"] <= ends[1]["y"] + ends[1]["height"]
+    tabs.give_back(tab)
+
+
 @pytest.mark.parametrize("size", [(320, 640), (390, 844), (1280, 800)])
 @pytest.mark.parametrize(("title", "panel"), [("How to read this", ".zl-help"), ("Show only", ".zl-filter")])
 def test_what_opens_over_the_picture_can_be_closed_without_a_keyboard(recordings, show, size, title, panel):
@@ -57,6 +71,12 @@ def test_what_opens_over_the_picture_can_be_closed_without_a_keyboard(recordings
     assert not tab.locator(f".zl-first {panel}").is_visible()
     opens.click()
     assert tab.locator(f".zl-first {panel}").is_visible()
+    heading = tab.locator(f".zl-first {panel} h3").first.bounding_box()
+    assert heading["y"] < tab.locator(f".zl-first {panel}").bounding_box()["y"] + 24
+    tab.locator(f".zl-first {panel}").evaluate("(one) => one.scrollTo(0, one.scrollHeight)")
+    over, close = (tab.locator(f".zl-first {part}").bounding_box() for part in (panel, f"{panel} .zl-close"))
+    assert over["y"] <= close["y"] < over["y"] + 24
+    assert over["x"] + over["width"] - 24 < close["x"] + close["width"] <= over["x"] + over["width"]
 
 
 @pytest.mark.parametrize("width", [320, 390, 1280])
@@ -135,7 +155,7 @@ def test_what_two_recordings_hold_differently_is_said_to_its_end_and_nothing_mov
     for _ in range(state(tab)["beats"]):
         moment = tab.locator(".zl-moment")
         assert moment.evaluate("(one) => one.scrollWidth <= one.clientWidth"), moment.inner_text()
-        tops.add(tab.locator(".zl-first .zl-head").evaluate("(one) => one.offsetTop"))
+        tops.add(tab.locator(".zl-first .zl-head").evaluate("(one) => one.getBoundingClientRect().top"))
         tab.keyboard.press("ArrowRight")
     assert len(tops) == 1
 
@@ -147,6 +167,13 @@ def test_two_recordings_fill_a_slide_and_everything_on_it_is_seen(recordings, sh
     assert box["height"] > 0.9 * min(size[1], size[0] * 9 / 16)
     assert box["y"] >= -1
     assert box["y"] + box["height"] <= size[1] + 1
+    beyond = "(all) => all.map((one) => one.scrollHeight - one.clientHeight)"
+    assert tab.locator(".zl-body").evaluate_all(beyond) == [0, 0]
+
+
+@pytest.mark.parametrize("width", [820, 1000])
+def test_the_key_to_memory_costs_two_recordings_one_above_the_other_no_picture(recordings, show, width):
+    tab = show(page(recordings["zero3"], recordings["ddp"]), width=width, height=1180, story=True)
     beyond = "(all) => all.map((one) => one.scrollHeight - one.clientHeight)"
     assert tab.locator(".zl-body").evaluate_all(beyond) == [0, 0]
 

@@ -222,7 +222,10 @@ def test_a_model_of_ones_own_is_simulated_with_whatever_is_in_it(model, batch):
     assert_explained(simulate(world_size=4, model=model, batches=[batch]))
 
 
-@pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
+MEANS = [functional.mse_loss, functional.smooth_l1_loss, functional.binary_cross_entropy, functional.soft_margin_loss]
+
+
+@pytest.mark.parametrize("loss", MEANS)
 def test_a_mean_takes_the_memory_of_all_elements_losses_as_on_real_devices(loss):
     """torch makes a tensor for all of them into a single number; its meta implementation allocates that alone."""
     expected = loss(torch.ones(3, 4), torch.zeros(3, 4)).untyped_storage().nbytes()

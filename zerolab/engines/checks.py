@@ -264,13 +264,15 @@ def _check_dtypes_of_units(stage: str, layouts: Sequence[FlatLayout]) -> None:
 
 def _check_repeats(stage: str, model: nn.Module, units: Sequence[str]) -> None:
     """Raises ValueError for a unit that is in several places: a wrapper takes its place in one of them alone."""
-    wrapped = {model.get_submodule(unit): unit for unit in units}
-    for name, module in model.named_modules(remove_duplicate=False):
-        if (unit := wrapped.get(module, name)) != name:
-            raise ValueError(
-                f"{stage} cannot wrap {unit!r}, which is {name!r}, too: keep it in the root by units=[], or train with "
-                "fsdp2 or a stage of ours"
-            )
+    wrapped, places = {model.get_submodule(unit) for unit in units}, dict[nn.Module, str]()
+    for holder, module in model.named_modules():  # each once: what it holds is wrapped under its other names, too
+        for name, part in module._modules.items():  # noqa: SLF001  (named_children leaves repeats out)
+            place = f"{holder}.{name}".removeprefix(".")
+            if part in wrapped and (other := places.setdefault(part, place)) != place:
+                raise ValueError(
+                    f"{stage} cannot wrap {other!r}, which is {place!r}, too: keep it in the root by units=[], or "
+                    "train with fsdp2 or a stage of ours"
+                )
 
 
 def _check_ties(stage: str, model: nn.Module, units: Sequence[str]) -> None:

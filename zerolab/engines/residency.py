@@ -119,7 +119,6 @@ class Residency(Units):
         A loop that calls `loss.backward()` itself does not tell us its loss. Then units that still owe gradients in
         other graphs are reduced at the end.
         """
-        self._forget_double_graphs()
         self._backward_order.begin()
         units = dict.fromkeys(unit for number, unit in self._unit_of.items() if number in reached)
         used = [*self._forward_order.now, "backward:", *units]
@@ -147,13 +146,11 @@ class Residency(Units):
         """Leaves nothing whole: a unit whose inputs need no gradient is never told that it is done."""
         self._behind = None
         self._after_half.clear()
-        self._forget_double_graphs()
-        for unit in self._flats_of:
-            self._release(unit)
-
-    def _forget_double_graphs(self) -> None:
+        self._running.clear()  # a forward that raised left it as it was
         if self._reduction.is_last:  # else they may be for another micro-batch's backward
             self._in_double_graphs.clear()
+        for unit in self._flats_of:
+            self._release(unit)
 
     def _release(self, unit: str) -> None:
         if unit in self._in_double_graphs or self._stage.keeps_whole:
@@ -169,7 +166,6 @@ class Residency(Units):
                 self._stage.release(flat)
                 self._stage.gather(flat)
         self._forward_order.begin()  # a model that is used by its methods alone never says so
-        self._running.clear()  # a forward that raised left it as it was
         self._due.clear()
         for handle in self._on_leaves:
             handle.remove()

@@ -91,9 +91,11 @@ class Stored:
             )
         # A parameter that never had a gradient has no state, and without momentum none has.
         state, groups = tree["optim"].get("state", {}), tree["optim"]["param_groups"]
-        for group in groups:  # an optimizer that was given all parameters has the frozen ones, too
+        for group in [*groups]:  # an optimizer that was given all parameters has the frozen ones, too
             names = group.get("params", ())
             group["params"] = [name for name in names if name in trained or name in state or name not in tree["model"]]
+            if names and not group["params"]:  # an engine makes no group of them
+                groups.remove(group)
         tree["optim"]["state"] = {name: {} for group in groups for name in group["params"]} | state
         return tree
 

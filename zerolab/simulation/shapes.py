@@ -25,7 +25,8 @@ MOST_KNOWN = 4096  # outcomes that are kept; a stage has two hundred
 _ALLOCATIONS = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")  # they touch no memory
 _LOOK_UPS = ("embedding", "index_select", "index", "gather", "nll_loss_forward")  # they read a few entries of a table
 _OVERWRITES = ("copy_", "zero_", "fill_")  # what was there is not read
-_MEANS = ("mse_loss", "smooth_l1_loss")  # torch allocates for all elements, and keeps a single number in that memory
+# torch allocates for all elements, and keeps a single number in that memory.
+_MEANS = ("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
 _FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu  # noqa: SLF001  (torch names it so)
 _ATTENTION = {  # products like [length, size] x [size, length], and the query's place; backward repeats one
     "aten::_scaled_dot_product_flash_attention_for_cpu": (2, 0),
