@@ -144,3 +144,38 @@ def test_an_unknown_unit_is_refused_by_name():
 def test_units_inside_one_another_are_refused():
     with pytest.raises(ValueError, match=r"'encoder' and 'encoder\.block\.0' lie inside one another"):
         partition(EncoderDecoder(), 2, units=["encoder", "encoder.block.0"])
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+
+def with_second_names():
+    """As people keep parts of a model at hand: the list of its blocks, and the last of them."""
+    model = nn.ModuleDict({"body": nn.ModuleDict({"layers": nn.ModuleList([Block(), Block()])})})
+    model["layers"] = layers = model["body"]["layers"]
+    model["last"], model["head"] = layers[-1], nn.Linear(4, 2)
+    return model
+
+
+def test_a_block_that_has_a_second_name_is_one_unit_and_travels_as_one():
+    model = with_second_names()
+    names = ["body.layers.0", "body.layers.1"]
+    assert find_units(model) == names
+    assert {flat.unit: flat.numel for flat in partition(model, 2)} == {"root": 10, **dict.fromkeys(names, 20)}
+    others = ["layers.0", "layers.1"]
+    assert {flat.unit: flat.numel for flat in partition(model, 2, others)} == {"root": 10, **dict.fromkeys(others, 20)}
+
+
+def test_a_list_of_parts_of_blocks_has_no_units_of_its_own():
+    model = with_second_names()
+    model["linears"] = nn.ModuleList(block.linear for block in model["layers"])
+    assert find_units(model) == ["body.layers.0", "body.layers.1"]
+
+
+def test_a_block_that_is_used_again_in_its_list_is_one_unit():
+    model = nn.ModuleDict({"layers": nn.ModuleList([nn.Linear(4, 4)] * 3), "head": nn.Linear(4, 2)})
+    assert find_units(model) == ["layers.0"]
+    assert [(flat.unit, flat.numel) for flat in partition(model, 2)] == [("root", 10), ("layers.0", 20)]

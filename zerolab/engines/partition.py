@@ -10,6 +10,7 @@ a shard is a multiple of 16 bytes as well, so it costs up to 8 N - 1. Other ways
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -147,7 +148,12 @@ def find_units(model: nn.Module) -> list[str]:
     level down. Its children that hold parameters are the units. Nothing below a unit is searched: the experts inside
     a block travel with their block.
     """
-    return [name for name, module in _blocks(model, "") if next(module.parameters(), None) is not None]
+    found: dict[nn.Module, str] = {}
+    for name, module in _blocks(model, ""):
+        if next(module.parameters(), None) is not None:
+            found.setdefault(module, name)  # a list may have a second name, which brings no other blocks
+    within = {part for block in found for part in block.modules() if part is not block}
+    return [name for block, name in found.items() if block not in within]
 
 
 def has_forward(module: nn.Module) -> bool:
@@ -181,18 +187,23 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
     for unit in units:
         if unit not in modules or not unit:
             raise ValueError(f"unit {unit!r} is not a module of {type(model).__name__}: name one of its submodules")
+    homes: dict[nn.Module, str] = {}
+    for unit in units:
+        homes.setdefault(modules[unit], unit)
     owners: dict[int, set[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
-        inside = [unit for unit in units if name.startswith(unit + ".")]
+        # Modules and not names: a unit may have a second one.
+        path = map(modules.__getitem__, accumulate(name.split(".")[:-1], "{}.{}".format))
+        inside = [homes[module] for module in path if module in homes]
         if len(inside) > 1:
             raise ValueError(f"units {inside[0]!r} and {inside[1]!r} lie inside one another: keep one of them")
         # By identity, because a tied weight has several names and may be reached through several units.
         owners.setdefault(id(parameter), set()).add(inside[0] if inside else ROOT)
     members: dict[str, list[tuple[str, nn.Parameter]]] = {unit: [] for unit in [ROOT, *units]}
     for name, parameter in model.named_parameters():
-        homes = owners[id(parameter)]
+        users = owners[id(parameter)]
         # What units share cannot travel with one of them: the other would find it released.
-        members[homes.pop() if len(homes) == 1 else ROOT].append((name, parameter))
+        members[users.pop() if len(users) == 1 else ROOT].append((name, parameter))
     return members
 
 
