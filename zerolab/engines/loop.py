@@ -146,8 +146,11 @@ class Loop(ShardedCheckpoints):
             raise ValueError(f"max_norm is {max_norm!r}: give a norm above 0")
         self.refuse_without_gradients("clip")
         self._scaling.refuse_scaled("clip")
-        means = [(mean, flat.is_sharded) for flat in self.trainable if (mean := flat.final_mean) is not None]
-        norm = norm_over_ranks([mean for mean, parts in means if parts], [mean for mean, parts in means if not parts])
+        means = [(mean, flat) for flat in self.trainable if (mean := flat.final_mean) is not None]
+        if self._scaling.is_unscaled:  # but what is not updated: who has nothing else sends as wide a number
+            means = [(mean.to(flat.owned), flat) for mean, flat in means]
+        sharded = [mean for mean, flat in means if flat.is_sharded]
+        norm = norm_over_ranks(sharded, [mean for mean, flat in means if not flat.is_sharded])
         for mean, _ in means:
             mean.mul_((max_norm / (norm + 1e-6)).clamp(max=1.0).to(mean.device))
         return norm

@@ -58,7 +58,7 @@ class Scaling:
         self._engine = cast("Engine", weakref.proxy(engine))
         self._replaced: list[tuple[torch.Tensor, Flat]] = []  # whose gradients have stand-ins, and where they lie
         self._said: dict[str, Any] = {}  # by the scaler that calls for the step at hand
-        self._is_unscaled = False  # a scaler has divided the gradients that wait for the step
+        self.is_unscaled = False  # a scaler has divided the gradients that wait for the step
         optimizer: Any = engine.optimizer
         optimizer._step_supports_amp_scaling = True  # noqa: SLF001  (as torch's fused optimizers say it)
         scaling, kind = weakref.proxy(self), type(optimizer)
@@ -86,7 +86,7 @@ class Scaling:
 
     def stand_in(self) -> None:
         """The mean gradients are there: from now on a scaler may ask for them."""
-        scaling, self._is_unscaled = weakref.ref(self), False
+        scaling, self.is_unscaled = weakref.ref(self), False
         # All of them, used or not: a rank that finds nothing to divide would take no part in the comparison.
         self._replaced = [(updated, flat) for flat in self._engine.trainable for updated, _ in flat.updated()]
         for updated, flat in self._replaced:
@@ -102,10 +102,10 @@ class Scaling:
         self._engine.refuse_without_gradients("unscale")
         if any(offload.lies_elsewhere(flat.shard, flat.owned) for flat in flats):
             offload.finish(flats[0].shard.device)  # a scaler sends both numbers to main memory, and waits for neither
-        self._is_unscaled = True
+        self.is_unscaled = True
         unscaled = []
         for flat in flats:
-            if flat.mean is not None:  # what is not updated, too: a norm is of numbers in one precision and place
+            if flat.mean is not None and flat.has_update:
                 flat.unscaled = gradient = flat.way.end(flat.mean, flat.owned)
                 unscaled.append(torch.view_as_real(gradient) if gradient.is_complex() else gradient)
         _UNSCALE(unscaled, found_inf, inverse)
@@ -115,7 +115,7 @@ class Scaling:
     def refuse_scaled(self, use: str) -> None:
         """Raises RuntimeError while the gradients are still multiplied by the scale of the engine's own scaler."""
         scaler = self._engine.scaler
-        if not self._is_unscaled and scaler.is_enabled() and scaler._scale is not None:  # noqa: SLF001  (None: it has scaled nothing)
+        if not self.is_unscaled and scaler.is_enabled() and scaler._scale is not None:  # noqa: SLF001  (None: it has scaled nothing)
             raise RuntimeError(
                 f"the gradients to {use} are still multiplied by the loss scale, {scaler.get_scale():g}: call "
                 "engine.scaler.unscale_(engine.optimizer) first"
