@@ -250,6 +250,15 @@ def test_a_file_from_before_there_were_sums_loads(clusters, tmp_path):
     assert distance(loaded, saved) == 0
 
 
+def test_sums_that_are_no_sums_are_damage(clusters, tmp_path):
+    path, off = tmp_path / "run.safetensors", tmp_path / "off.safetensors"
+    clusters(1).run(train, "zero1", range(1), path=str(path))
+    with safe_open(path, "pt") as file:
+        save_file(load_file(path), off, file.metadata() | {"sums": "[1]"})
+    with pytest.raises(RankError, match="'sums' in off.safetensors is damaged"):
+        clusters(1).run(train, "zero1", [], resume=str(off))
+
+
 def test_the_state_of_a_torch_optimizer_which_numbers_its_parameters_is_refused_in_a_sentence(clusters):
     def load_numbered():
         model = make()

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from torch.nn.parameter import UninitializedParameter
 from zerolab.engines.agreement import is_simulated
 from zerolab.engines.declared import granule_of
 from zerolab.engines.flat import Flat
-from zerolab.engines.partition import FlatLayout, has_forward
+from zerolab.engines.partition import FlatLayout, has_forward, places
 from zerolab.names import ROOT
 
 # By name, with the reason; the others are found by a trial (`_is_element_wise`).
@@ -264,11 +263,11 @@ def _check_dtypes_of_units(stage: str, layouts: Sequence[FlatLayout]) -> None:
 
 def _check_repeats(stage: str, model: nn.Module, units: Sequence[str]) -> None:
     """Raises ValueError for a unit that is in several places: a wrapper takes its place in one of them alone."""
-    wrapped, places = {model.get_submodule(unit) for unit in units}, dict[nn.Module, str]()
+    wrapped, held = {model.get_submodule(unit) for unit in units}, dict[nn.Module, str]()
     for holder, module in model.named_modules():  # each once: what it holds is wrapped under its other names, too
         for name, part in module._modules.items():  # noqa: SLF001  (named_children leaves repeats out)
             place = f"{holder}.{name}".removeprefix(".")
-            if part in wrapped and (other := places.setdefault(part, place)) != place:
+            if part in wrapped and (other := held.setdefault(part, place)) != place:
                 raise ValueError(
                     f"{stage} cannot wrap {other!r}, which is {place!r}, too: keep it in the root by units=[], or "
                     "train with fsdp2 or a stage of ours"
@@ -277,14 +276,11 @@ def _check_repeats(stage: str, model: nn.Module, units: Sequence[str]) -> None:
 
 def _check_ties(stage: str, model: nn.Module, units: Sequence[str]) -> None:
     """Raises ValueError for a parameter of modules in several units, each of which would train one of its own."""
-    wrapped, homes = {model.get_submodule(unit): unit for unit in units}, dict[nn.Parameter, str]()
-    for name, module in model.named_modules(remove_duplicate=False):
-        # By identity, because a unit that is in several places is still one.
-        path = map(model.get_submodule, accumulate(name.split("."), "{}.{}".format))
-        home = next((wrapped[each] for each in path if each in wrapped), ROOT)
-        for place, parameter in module.named_parameters(name, recurse=False):
-            if (other := homes.setdefault(parameter, home)) != home:
-                raise ValueError(
-                    f"{stage} cannot keep {place!r} tied, which {other!r} and {home!r} both use: name one unit in "
-                    "units= that has both in it, or train with a stage of ours"
-                )
+    homes: dict[nn.Parameter, str] = {}
+    for place, parameter, inside in places(model, units):
+        home = inside[0] if inside else ROOT
+        if (other := homes.setdefault(parameter, home)) != home:
+            raise ValueError(
+                f"{stage} cannot keep {place!r} tied, which {other!r} and {home!r} both use: name one unit in "
+                "units= that has both in it, or train with a stage of ours"
+            )

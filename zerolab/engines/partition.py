@@ -187,14 +187,8 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
     for unit in units:
         if unit not in modules or not unit:
             raise ValueError(f"unit {unit!r} is not a module of {type(model).__name__}: name one of its submodules")
-    homes: dict[nn.Module, str] = {}
-    for unit in units:
-        homes.setdefault(modules[unit], unit)
     owners: dict[int, set[str]] = {}
-    for name, parameter in model.named_parameters(remove_duplicate=False):
-        # Modules and not names: a unit may have a second one.
-        path = map(modules.__getitem__, accumulate(name.split(".")[:-1], "{}.{}".format))
-        inside = [homes[module] for module in path if module in homes]
+    for _, parameter, inside in places(model, units):
         if len(inside) > 1:
             raise ValueError(f"units {inside[0]!r} and {inside[1]!r} lie inside one another: keep one of them")
         # By identity, because a tied weight has several names and may be reached through several units.
@@ -205,6 +199,16 @@ def _members(model: nn.Module, units: list[str]) -> dict[str, list[tuple[str, nn
         # What units share cannot travel with one of them: the other would find it released.
         members[users.pop() if len(users) == 1 else ROOT].append((name, parameter))
     return members
+
+
+def places(model: nn.Module, units: Sequence[str]) -> Iterator[tuple[str, nn.Parameter, list[str]]]:
+    """Each name of each parameter, and the units on its path: by their modules, because a unit may have other names."""
+    modules, homes = dict(model.named_modules(remove_duplicate=False)), dict[nn.Module, str]()
+    for unit in units:
+        homes.setdefault(modules[unit], unit)
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        path = map(modules.__getitem__, accumulate(name.split(".")[:-1], "{}.{}".format))
+        yield name, parameter, [homes[module] for module in path if module in homes]
 
 
 def lay_out(members: Iterable[tuple[str, torch.Size]]) -> tuple[Slot, ...]:

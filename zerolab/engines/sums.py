@@ -20,7 +20,7 @@ def check_sums(name: str, found: Mapping[str, torch.Tensor | str], sums: str | N
     try:
         written = json.loads(sums or "{}")
         damaged = [key for key, expected in written.items() if key not in found or sum_of(found[key]) != expected]
-    except ValueError:
+    except (ValueError, AttributeError):  # no JSON, or no object
         damaged = ["sums"]
     if damaged:
         raise ValueError(f"{damaged[0]!r} in {name} is damaged: copy it again, or load an earlier checkpoint")
