@@ -255,7 +255,7 @@ def test_sums_that_are_no_sums_are_damage(clusters, tmp_path):
     clusters(1).run(train, "zero1", range(1), path=str(path))
     with safe_open(path, "pt") as file:
         save_file(load_file(path), off, file.metadata() | {"sums": "[1]"})
-    with pytest.raises(RankError, match="'sums' in off.safetensors is damaged"):
+    with pytest.raises(RankError, match=r"'sums' in off\.safetensors is damaged"):
         clusters(1).run(train, "zero1", [], resume=str(off))
 
 
