@@ -270,3 +270,47 @@ def test_the_state_of_a_torch_optimizer_which_numbers_its_parameters_is_refused_
 
     with pytest.raises(RankError, match=r"the state numbers its parameters.*engine\.optimizer_state_dict\(\)"):
         clusters(1).run(load_numbered)
+
+
+@pytest.mark.parametrize(
+    ("stage", "file"), [*((stage, file) for stage in STAGES for file in ("whole", "sharded")), ("fsdp2", "whole")]
+)
+def test_the_state_of_a_model_in_another_dtype_is_cast_with_the_model(clusters, tmp_path, stage, file):
+    def saved_and_loaded(before, after, optimizer_cls, folder):
+        options = {"momentum": 0.9} if optimizer_cls is torch.optim.SGD else {}
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Linear(5, 2))
+        step = torch.ones(2, 3), torch.zeros(2, 2), torch.nn.functional.mse_loss
+        first, second = (
+            ENGINES[stage](copy.deepcopy(model).to(dtype), optimizer_cls, lr=0.1, **options)
+            for dtype in (before, after)
+        )
+        first.training_step(step[0].to(before), step[1].to(before), step[2])
+        if file == "whole":
+            first.save(f"{folder}/file")
+            second.load(f"{folder}/file")
+        else:
+            first.save_sharded(folder, 1)
+            second.load_sharded(f"{folder}/step-1")
+        # What torch makes of the same.
+        alone = copy.deepcopy(model).to(after)
+        alone.load_state_dict(first.state_dict())
+        optimizer = optimizer_cls(alone.parameters(), lr=0.1, **options)
+        names = [name for name, _ in alone.named_parameters()]
+        state = first.optimizer_state_dict()["state"]
+        numbered = {number: state[name] for number, name in enumerate(names)}
+        optimizer.load_state_dict({"state": numbered, "param_groups": optimizer.state_dict()["param_groups"]})
+        step[2](alone(step[0].to(after)), step[1].to(after)).backward()
+        optimizer.step()
+        second.training_step(step[0].to(after), step[1].to(after), step[2])
+        kept = second.optimizer_state_dict()["state"]
+        dtypes = {value.dtype for entry in kept.values() for key, value in entry.items() if key != "step"}
+        return dtypes, distance(second.state_dict(), alone.state_dict())
+
+    for optimizer_cls in (torch.optim.SGD, torch.optim.AdamW):
+        for before, after in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16)):
+            folder = tmp_path / f"{optimizer_cls.__name__}-{after}"
+            folder.mkdir()
+            for dtypes, apart in clusters(2).run(saved_and_loaded, before, after, optimizer_cls, str(folder)):
+                assert dtypes == {after}
+                assert apart <= (1e-6 if after is torch.float32 else 1e-2)

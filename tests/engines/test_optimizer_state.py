@@ -203,7 +203,7 @@ def test_a_rank_of_padding_alone_gets_zeros_of_its_own_shape_where_a_group_lacks
     }
     shapes = {name: entries["exp_avg"].shape for name, entries in state.items()}
     padding, loaded = torch.zeros(3), {}
-    scatter([Owned(padding, [])], loaded, state, shapes)
+    scatter([Owned(padding, [])], loaded, state, shapes, {})
     zeros = torch.zeros(3)
     expected = {"step": torch.tensor(1.0), "exp_avg": zeros, "max_exp_avg_sq": zeros}
     torch.testing.assert_close(loaded, {padding: expected}, rtol=0, atol=0)

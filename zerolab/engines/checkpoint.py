@@ -97,20 +97,25 @@ class Checkpoints:
         return {"state": state, "param_groups": [{**group, "params": names} for group, names in groups]}
 
     def load_optimizer_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `optimizer_state_dict` gave, here or in another engine, on any number of ranks.
+        """Takes over what `optimizer_state_dict` gave, in its dtypes, here or elsewhere, on any number of ranks.
 
         Raises:
             ValueError: it belongs to other parameters, groups or another kind of optimizer.
         """
         # All of it is checked before any of it is loaded: a state that is half loaded cannot be repaired.
         self._check_optimizer_state(state)
+        self._load_optimizer(state, {})
+
+    def _load_optimizer(self, state: dict[str, Any], model: dict[str, torch.Tensor]) -> None:
+        """Takes over a state that was checked, which was saved beside `model`, if that is known."""
         self._prepare_for(state["state"])
         for group, saved in zip(self.optimizer.param_groups, state["param_groups"], strict=True):
             # Keywords, such as a scheduled learning rate; the optimizer's own "params" stay.
             for key in saved.keys() - {"params"}:
                 is_tensor = isinstance(group.get(key), torch.Tensor)  # a file has numbers alone
                 group[key] = torch.as_tensor(saved[key]).to(group[key], copy=True) if is_tensor else saved[key]
-        optimizer_state.scatter(self._owned(), self._state(), state["state"], self._trained_shapes())
+        dtypes = {key: value.dtype for key, value in model.items()}
+        optimizer_state.scatter(self._owned(), self._state(), state["state"], self._trained_shapes(), dtypes)
 
     def save(self, path: str | Path) -> None:
         """Writes model and optimizer to one file, atomically, from rank 0; returns when it is there. Collective.
@@ -157,7 +162,7 @@ class Checkpoints:
         model, optimizer, scaler = read(path)
         self._check_optimizer_state(optimizer)  # before anything is changed
         self.load_state_dict(model)
-        self.load_optimizer_state_dict(optimizer)
+        self._load_optimizer(optimizer, model)
         if scaler and self.scaler.is_enabled():  # one of another precision has none
             self.scaler.load_state_dict(scaler)
 

@@ -95,8 +95,13 @@ def scatter(
     optimizer_state: MutableMapping[Any, dict[str, Any]],
     state: dict[str, dict[str, Any]],
     shapes: dict[str, torch.Size],
+    dtypes: Mapping[str, torch.dtype],
 ) -> None:
-    """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it for parameters of these shapes."""
+    """Gives this rank's optimizer its pieces of a whole state, as `gather` gives it for parameters of these shapes.
+
+    Of those whose dtype was `dtypes[name]`, entries in it come in the dtype that the parameter has here, as torch casts
+    them; entries in another, such as moments in fp32 of weights in bf16, stay as they are.
+    """
     for updated, pieces, beside in owned:
         # A rank whose piece of a flat is all padding has entries too; elsewhere all parameters have the same kinds.
         names = [piece.name for piece in pieces] or beside or state
@@ -106,7 +111,9 @@ def scatter(
         for key, example in mine.items():
             having = [name for name in known if key in state[name]]
             if all(is_elementwise(key, state[name][key], shapes[name]) for name in having):
-                mine[key] = _cut(updated, pieces, key, example.dtype, state)
+                is_parameters = example.dtype == dtypes.get(known[0])
+                dtype = updated.dtype if is_parameters else example.dtype
+                mine[key] = _cut(updated, pieces, key, dtype, state)
             else:
                 mine[key] = deepcopy(example)  # torch increments a step in place
         optimizer_state[updated] = mine

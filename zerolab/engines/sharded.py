@@ -80,7 +80,8 @@ class ShardedCheckpoints(FlatCheckpoints):
         scale = tree.get("scaler") if self.scaler.is_enabled() else None
         if scale is not None and not (isinstance(scale, dict) and self.scaler.state_dict().keys() <= scale.keys()):
             raise ValueError(f"'scaler' in {directory} is not what a GradScaler's state_dict() gives: save that")
-        self.load_optimizer_state_dict(tree["optim"])  # its numbers; of the rest zeros, until it is read
+        self._check_optimizer_state(tree["optim"])
+        self._load_optimizer(tree["optim"], tree["model"])  # its numbers; of the rest zeros, until it is read
         error = ""
         try:
             self._read(stored)
