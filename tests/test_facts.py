@@ -77,10 +77,11 @@ def test_what_comes_out_instead_of_a_wrong_number_is_what_is_known(wrong, number
         assert part in wrong[number]["measured"]
 
 
-def test_fsdp1s_offload_needs_an_accelerator(claims):
+def test_fsdp1s_offload_needs_an_accelerator_and_a_torch_for_cuda_says_it_in_the_same_words_as_any_other(claims):
     import torch
 
-    assert ("RuntimeError" in claims[11]["measured"]) == (not torch.cuda.is_available())
+    has_gpu = torch.cuda.is_available()
+    assert (claims[11]["measured"] == "without an accelerator: RuntimeError") == (not has_gpu)
 
 
 def test_every_verdict_is_borne_out_by_its_measurement(claims, wrong):
