@@ -32,6 +32,7 @@ def test_recorded_again_each_stage_holds_and_sends_the_same(as_shipped, require)
     require(found=find_spec("deepspeed"), what="DeepSpeed", remedy='pip install -c constraints.txt -e ".[deepspeed]"')
     for stage, now in deepspeed_runs.record_all().items():
         then = as_shipped[stage]
+        assert str(now) == str(then)  # with the collectives before the steps
         assert now.traffic().rows == then.traffic().rows, stage
         assert [rank.state for rank in now.ranks] == [rank.state for rank in then.ranks], stage
         assert now.units == then.units

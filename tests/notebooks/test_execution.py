@@ -15,8 +15,16 @@ import pytest
 from strictly import differences
 
 ROOT = Path(__file__).resolve().parents[2]
-START, ZERO1 = (ROOT / "notebooks" / f"{name}.ipynb" for name in ("00-start-here", "04-zero1"))
+START, ZERO1, DEEPSPEED = (
+    ROOT / "notebooks" / f"{name}.ipynb" for name in ("00-start-here", "04-zero1", "08-deepspeed")
+)
 CONFIG = "[pytest]\n"  # so that nbval does not take the project's own
+# Each Python that starts reads it first.
+WITHOUT_DEEPSPEED = """
+import importlib.util as importing
+find_spec = importing.find_spec
+importing.find_spec = lambda name, *rest: None if name == "deepspeed" else find_spec(name, *rest)
+"""
 
 
 def nbval(notebook, folder, **environment):
@@ -47,6 +55,14 @@ def test_a_notebook_prints_what_is_stored(notebook, tmp_path):
 @pytest.mark.slow
 def test_outputs_do_not_depend_on_the_processors_vector_width(tmp_path):
     nbval(ZERO1, tmp_path, ATEN_CPU_CAPABILITY="avx2")
+
+
+@pytest.mark.slow
+def test_without_deepspeed_its_lesson_shows_the_same_from_the_recordings_that_are_shipped(tmp_path):
+    folder = tmp_path / "first"
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(WITHOUT_DEEPSPEED)
+    nbval(DEEPSPEED, tmp_path, PYTHONPATH=str(folder))
 
 
 @pytest.mark.slow
